@@ -14,13 +14,6 @@ from bench.suite.servers import Server
 
 #: Templates beside this file, of the pages in docs/. Git has the first alone, and its chart.
 PAGES = ("benchmarks.md", "benchmarks-all.md")
-ORIGINAL = (
-    "The original proposal for ucall quotes FastAPI over REST at 3,184 calls a second, FastAPI "
-    "over WebSocket at 11,356, gRPC at 9,849 and UCall in C at 231,000, on a machine of 64 cores. "
-    "Its machine, clients and versions differ from these, and its FastAPI served no JSON-RPC, so "
-    "compare only the ratios of ucall to FastAPI and gRPC, which are on one core here."
-)
-
 
 COSTS = {
     "cycles_per_call": "cycles, of user and kernel, as perf counts them",
@@ -46,25 +39,13 @@ def modes_line(results: Results) -> str:
     )
 
 
-def readme_section(results: Results, servers: Sequence[Server]) -> str:
-    return "\n".join(
-        [
-            f"![{CPU_CHART.title}](docs/{CPU_CHART.file})",
-            "",
-            tables.headline(results, servers),
-            "",
-            "`sum` as JSON-RPC over HTTP with keep-alive, in the requests that curl, requests, "
-            "httpx, aiohttp, Go, Node, Chromium and wrk send, by [bench/load](bench/load); gRPC in "
-            "its own format, by h2load. One process on one core. The floor is the cheapest C "
-            "program that can answer, on the same engine. Compare the ratios: each is the median "
-            "of pairs within one mode of the machine, with its 95% interval. "
-            f"{machine_line(results)}. {modes_line(results)} "
-            "At the highest rates the load uses its whole core, and rates converge. "
-            "[docs/benchmarks.md](docs/benchmarks.md) has more figures; `make bench` measures them "
-            "again.",
-            "",
-            ORIGINAL,
-        ]
+def readme_section(results: Results) -> str:
+    day = results.raw["file"][:10]
+    return (
+        f"![{CPU_CHART.title}](docs/{CPU_CHART.file})\n\n"
+        "CPU time of a call of `sum` at 32 clients on one core, as a ratio to the cheapest C program "
+        "that can answer. [The benchmarks](docs/benchmarks.md) say how it was measured, on "
+        f"{day}, with all figures."
     )
 
 
@@ -161,7 +142,6 @@ def benchmarks_pages(
         "charts": "\n\n".join(
             f"![{chart.title}]({chart.file})" for chart in CHARTS[1:] if chart.file in charts_made
         ),
-        "original": ORIGINAL,
     }
 
     def filled(place: re.Match) -> str:

@@ -66,14 +66,14 @@ def present(results: Results, servers: Sequence[Server], *loads: str) -> list[Se
 
 
 def headline(results: Results, servers: Sequence[Server]) -> str:
-    """The README's table: the main figures of each server."""
+    """The main figures of the servers that people compare first."""
     header = ["", "calls/s, 32 clients", "errors", "CPU µs/call, in pairs", "the floor's"]
     header += [f"{cost_name(results)} / floor", "p99 µs", "p50 µs, 1 client", "RSS MB"]
     rows = []
     for server in present(results, servers, "c32"):
         name = server.name
         is_quoted = server.family in ("floor", "ours") or name in QUOTED
-        # Raw TCP and the other peers are on the page of the benchmarks.
+        # Raw TCP and the other peers are on the page of all benchmarks.
         if server.protocol == "raw" or not is_quoted:
             continue
         own, floors = results.beside_floor(name, "c32", "cpu_us_per_call")

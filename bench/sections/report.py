@@ -51,6 +51,6 @@ def write(path: Path | None = None, for_docs: bool = False) -> None:
     if for_docs:
         return
     if is_whole:
-        section = page.readme_section(results, servers)
+        section = page.readme_section(results)
         figures.write_section(ROOT / "README.md", "bench-report", section)
     print(f"{docs.relative_to(ROOT)}/benchmarks*.md and {len(charts)} charts, from {path.name}")
