@@ -7,24 +7,33 @@ read in place.
 import os
 import re
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from sphinx import search
 from sphinx.application import Sphinx
+from sphinx.search.en import SearchEnglish
 
 # Where `make docs` finds the package, whose docstrings are the reference.
 sys.path.append(os.environ["UCALL_PACKAGES"])
 
 project = "ucall"
 author = "The authors of ucall"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+release = metadata.version("ucall")
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
 root_doc = "docs/index"
 include_patterns = [
     "docs/*.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
-    "README.md",
     "SECURITY.md",
     "bench/README.md",
     "bench/NOTES.md",
@@ -35,7 +44,7 @@ include_patterns = [
 exclude_patterns = [".*", "target", "dist", "fuzz", "explorer", "python", "tests"]
 
 html_theme = "furo"
-html_title = "ucall"
+html_title = f"ucall {release}"
 html_extra_path = ["index.html"]
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
@@ -43,7 +52,10 @@ html_copy_source = False
 html_show_copyright = False
 highlight_language = "text"
 
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
+# Copied without the prompt, and without the output of commands.
+copybutton_prompt_text = "$ "
 suppress_warnings = ["misc.highlighting_failure"]
 default_role = "code"
 napoleon_use_ivar = True
@@ -60,6 +72,21 @@ _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 _FOLDER = re.compile(r"\]\((?P<path>[\w./-]+)\)")
 
 
+class SearchNumbers(SearchEnglish):
+    """Finds numbers, too, such as codes of errors, which Sphinx leaves out: as words."""
+
+    js_splitter_code = r"""
+var splitQuery = (query) => query.split(/[^\p{Letter}\p{Number}_]+/gu).filter((term) => term)
+  .map((term) => (/^\d+$/.test(term) ? `n${term}` : term));
+"""
+
+    def split(self, input: str) -> list[str]:
+        return [f"n{word}" if word.isdigit() else word for word in super().split(input)]
+
+
+search.languages["en"] = SearchNumbers
+
+
 def prepare_page(app: Sphinx, name: str, source: list[str]) -> None:
     """Leaves out what tests read, and replaces a link to a folder by one to the nearest README."""
     here = Path(app.srcdir, name).parent
@@ -70,7 +97,10 @@ def prepare_page(app: Sphinx, name: str, source: list[str]) -> None:
             return link[0]
         while not (folder / "README.md").is_file():
             folder = folder.parent
-        return f"]({os.path.relpath(folder / 'README.md', here)})"
+        # The home is the page of the repository's own README.
+        is_root = folder.resolve() == Path(app.srcdir)
+        page = folder / ("docs/index.md" if is_root else "README.md")
+        return f"]({os.path.relpath(page, here)})"
 
     source[0] = _FOLDER.sub(resolve, _COMMENT.sub("", source[0]))
 

@@ -15,7 +15,7 @@ from node import ROOT, package
 pytest.importorskip("playwright.sync_api", reason="make test-browser installs playwright")
 
 SITE = ROOT / ".site/html"
-PAGES = ["docs/index", "docs/tutorial", "docs/security", "README"]
+PAGES = ["docs/index", "docs/tutorial", "docs/security", "docs/errors"]
 #: What Sphinx makes of no page of ours.
 GENERATED = {"index.html", "genindex.html", "py-modindex.html", "search.html"}
 PICTURES = os.environ.get("SITE_PICTURES")
@@ -48,12 +48,17 @@ def test_pages_are_accessible_and_no_wider_than_the_screen(
     context.close()
 
 
-def test_the_search_finds_a_page(browser: Any) -> None:
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [("trusted_proxies", "Deployment"), ("-32603", "Errors"), ("MCP", "Tools for agents")],
+)
+def test_the_search_finds_a_page(browser: Any, words: str, title: str) -> None:
     page = browser.new_page()
     page.goto(_page("docs/index").as_uri())
-    page.get_by_placeholder("Search").fill("trusted_proxies")
+    page.get_by_placeholder("Search").fill(words)
     page.keyboard.press("Enter")
-    page.get_by_role("link", name="Deployment").first.wait_for(timeout=60_000)
+    results = page.get_by_role("main")
+    results.get_by_role("link", name=title).first.wait_for(timeout=60_000)
     page.close()
 
 
