@@ -14,6 +14,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::Error;
+use crate::arrivals::Arrivals;
 use crate::options::Options;
 use crate::pace::Pace;
 use crate::stream::Stream;
@@ -118,9 +119,9 @@ impl<'a> Load<'a> {
         let start = Instant::now();
         let end = start + self.options.duration;
         self.window_end = start + WINDOW;
-        match self.options.rate {
+        match &self.options.arrivals {
             None => self.closed_loop(end)?,
-            Some(rate) => self.open_loop(start, end, Duration::from_secs_f64(1.0 / rate))?,
+            Some(arrivals) => self.open_loop(start, end, arrivals)?,
         }
         self.outcome.elapsed = start.elapsed();
         if !self.window.is_empty() {
@@ -162,17 +163,25 @@ impl<'a> Load<'a> {
     }
 
     /// Polls without sleeping, unless the options say so, because waking up adds to the latency.
-    fn open_loop(&mut self, start: Instant, end: Instant, interval: Duration) -> Result<(), Error> {
+    fn open_loop(
+        &mut self,
+        start: Instant,
+        end: Instant,
+        arrivals: &Arrivals,
+    ) -> Result<(), Error> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let pace = Pace::new(self.poll.registry(), TIMER)?;
         let mut asked: u32 = 0;
         loop {
             let now = Instant::now();
             self.turn_window(now)?;
-            while start + interval * asked <= now && now < end {
-                self.due.push_back(start + interval * asked);
+            let next = loop {
+                match arrivals.due(asked).map(|due| start + due) {
+                    Some(due) if due <= now && now < end => self.due.push_back(due),
+                    next => break next,
+                }
                 asked += 1;
-            }
+            };
             while !self.due.is_empty() && !self.free.is_empty() {
                 let (Some(at), Some(since)) = (self.free.pop_front(), self.due.pop_front()) else {
                     break;
@@ -185,7 +194,7 @@ impl<'a> Load<'a> {
             }
             if self.options.sleep {
                 // The wait for the last replies ends with the loop.
-                pace.set(if now < end { start + interval * asked } else { now + TICK })?;
+                pace.set(next.filter(|_| now < end).unwrap_or(now + TICK))?;
             }
             let timeout = if self.options.sleep { None } else { Some(Duration::ZERO) };
             self.poll.poll(&mut events, timeout)?;
@@ -322,7 +331,8 @@ impl<'a> Load<'a> {
         while place < end {
             let at = place % exchange.reply_bytes;
             let piece = (exchange.reply_bytes - at).min(end - place);
-            if !exchange.is_expected(at, &self.buffer[place - from..place - from + piece]) {
+            let bytes = &self.buffer[place - from..place - from + piece];
+            if !self.options.lengths && !exchange.is_expected(at, bytes) {
                 return Err(ErrorKind::InvalidData.into());
             }
             place += piece;

@@ -3,6 +3,7 @@
 //! It is a wrk for WebSocket and raw TCP; it supports HTTP so that the two can be compared. It has
 //! one thread, and prints one line of JSON at the end. `--help` lists the options.
 
+mod arrivals;
 mod load;
 mod options;
 mod pace;

@@ -9,6 +9,7 @@ use lexopt::prelude::*;
 use rustls::ClientConfig;
 
 use crate::Error;
+use crate::arrivals::Arrivals;
 use crate::stream::tls_of;
 use crate::wire::Protocol;
 
@@ -25,7 +26,11 @@ load [options] ADDRESS:PORT
   --seconds S                    (1)
   --rate N                       requests a second in all, each sent when it is due, with or without
                                  replies to earlier ones; latency counts from that time
+  --arrivals FILE                instead of a rate: when each request is due, in nanoseconds from
+                                 the start, a line each
   --sleep                        sleep until the next one is due
+  --lengths                      compare the lengths of replies alone, for models whose results
+                                 depend on the batch in their last digits
   --reconnect                    a new connection for each request
   --idle N                       idle connections; prints `idle N` once they are open, and waits for
                                  a line before the load
@@ -55,10 +60,12 @@ pub struct Options {
     pub depth: usize,
     /// The duration.
     pub duration: Duration,
-    /// Requests a second of an open loop, or none for a closed one.
-    pub rate: Option<f64>,
+    /// When the requests of an open loop are due, or none for a closed one.
+    pub arrivals: Option<Arrivals>,
     /// Whether an open loop sleeps between requests.
     pub sleep: bool,
+    /// Whether replies are compared by length alone.
+    pub lengths: bool,
     /// Whether each request has a connection of its own.
     pub reconnect: bool,
     /// The number of idle connections.
@@ -71,6 +78,7 @@ impl Options {
         let mut address = None;
         let mut body = None;
         let mut clients = Vec::new();
+        let (mut rate, mut listed) = (None, None);
         let mut options = Self {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             protocol: Protocol::Http,
@@ -79,8 +87,9 @@ impl Options {
             connections: 1,
             depth: 1,
             duration: Duration::from_secs(1),
-            rate: None,
+            arrivals: None,
             sleep: false,
+            lengths: false,
             reconnect: false,
             idle: 0,
         };
@@ -96,8 +105,12 @@ impl Options {
                 Long("seconds") => {
                     options.duration = Duration::try_from_secs_f64(parser.value()?.parse()?)?;
                 }
-                Long("rate") => options.rate = Some(parser.value()?.parse()?),
+                Long("rate") => rate = Some(Arrivals::at_rate(parser.value()?.parse()?)?),
+                Long("arrivals") => {
+                    listed = Some(Arrivals::listed(&std::fs::read_to_string(parser.value()?)?)?);
+                }
                 Long("sleep") => options.sleep = true,
+                Long("lengths") => options.lengths = true,
                 Long("reconnect") => options.reconnect = true,
                 Long("idle") => options.idle = parser.value()?.parse()?,
                 Long("help") => return Ok(None),
@@ -111,26 +124,31 @@ impl Options {
             (None, false) => Asked::Whole(clients),
             _ => return Err("either --body or --requests".into()),
         };
+        options.arrivals = match (rate, listed) {
+            (Some(_), Some(_)) => return Err("either --rate or --arrivals".into()),
+            (rate, listed) => rate.or(listed),
+        };
         options.validate()?;
         Ok(Some(options))
     }
 
     fn validate(&self) -> Result<(), Error> {
-        if self.connections == 0 || self.depth == 0 || self.rate.is_some_and(|rate| rate <= 0.0) {
-            return Err("--connections, --depth and --rate are above 0".into());
+        if self.connections == 0 || self.depth == 0 {
+            return Err("--connections and --depth are above 0".into());
         }
         let is_body = matches!(self.asked, Asked::Body(_));
         if !is_body && (self.depth > 1 || self.protocol == Protocol::WebSocket) {
             return Err("--requests goes with neither --depth nor --protocol websocket".into());
         }
-        if self.depth > 1 && (self.reconnect || self.rate.is_some()) {
-            return Err("--depth goes with neither --rate nor --reconnect".into());
+        let is_open = self.arrivals.is_some();
+        if self.depth > 1 && (self.reconnect || is_open) {
+            return Err("--depth goes with neither --rate, --arrivals nor --reconnect".into());
         }
         if self.tls.is_some() && (self.reconnect || self.protocol == Protocol::WebSocket) {
             return Err("--authority goes with neither --reconnect nor --protocol websocket".into());
         }
-        if self.sleep && self.rate.is_none() {
-            return Err("--sleep goes with --rate".into());
+        if self.sleep && !is_open {
+            return Err("--sleep goes with --rate or --arrivals".into());
         }
         Ok(())
     }
