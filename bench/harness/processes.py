@@ -19,6 +19,9 @@ from bench import OUTPUT
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10
 LISTEN_SECONDS_MAX = 15
+#: Of a server that works in several threads or processes: all cores, without that of the load where
+#: there are more than two.
+MANY_CORES = -1
 #: Of a load that does not end.
 OVERTIME_SECONDS = 12
 
@@ -43,9 +46,13 @@ class Server:
 def cores() -> tuple[int, int]:
     """The server's core and the load's, which are the same one if there is only one.
 
-    Computed once, because this process later pins itself and then sees only its own core."""
-    available = sorted(os.sched_getaffinity(0))
-    return available[0], available[-1]
+    Found once, because this process later pins itself and then sees only its own core."""
+    return available_cores()[0], available_cores()[-1]
+
+
+@functools.cache
+def available_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0))
 
 
 def start_pinned(command: Iterable[object], core: int, **how) -> subprocess.Popen:
@@ -54,7 +61,11 @@ def start_pinned(command: Iterable[object], core: int, **how) -> subprocess.Pope
 
 
 def pin_to(core: int) -> None:
-    os.sched_setaffinity(0, {core})
+    if core != MANY_CORES:
+        os.sched_setaffinity(0, {core})
+        return
+    available = available_cores()
+    os.sched_setaffinity(0, available[:-1] if len(available) > 2 else available)
 
 
 def start_load(command: Iterable[object], **how) -> subprocess.Popen:
@@ -99,6 +110,7 @@ def serving_on(
     name: str,
     environment: Mapping[str, str] = {},
     seconds_max: float = LISTEN_SECONDS_MAX,
+    core: int | None = None,
 ) -> Iterator[Server]:
     """Runs another project's server, which announces nothing, on a given port. `pid` is that of the
     first of its processes. All of them are killed if they do not end after SIGTERM."""
@@ -106,7 +118,7 @@ def serving_on(
     with log.open("wb") as output:
         process = start_pinned(
             command,
-            cores()[0],
+            cores()[0] if core is None else core,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
