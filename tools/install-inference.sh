@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs other projects' clients of the Open Inference Protocol from PyPI into .bench/inference:
-# tools/install-inference.sh. With the argument `mlserver` it installs MLServer, which benchmarks
-# load, into .bench/mlserver. Does nothing if they are there in these versions.
+# tools/install-inference.sh. With the argument `mlserver` or `models` it installs MLServer or
+# servers of models, which benchmarks load, into .bench/mlserver or .bench/models. Does nothing if
+# they are there in these versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,9 +41,10 @@ install_perf_analyzer() {
     rm -rf "$folder"
 }
 
-if [ "${1:-}" = mlserver ]; then
-    install_into .bench/mlserver bench/peers/mlserver.txt
-else
+case ${1:-} in
+mlserver | models) install_into ".bench/$1" "bench/peers/$1.txt" ;;
+*)
     install_into .bench/inference tests/inference_clients/requirements.txt
     install_perf_analyzer
-fi
+    ;;
+esac
