@@ -280,7 +280,7 @@ lint-workflows: #: Check the workflows of GitHub, if Go can install actionlint
 		.bench/bin/actionlint && echo "workflows: good"; \
 	else echo "workflows: not checked; needs Go and its module proxy: $${error##*$$'\n'}"; fi
 
-lint-container: $(STAMPS)/lint-tools #: Check deploy/Dockerfile
-	@$(VENV)/bin/hadolint deploy/Dockerfile
+lint-container: $(STAMPS)/lint-tools #: Check the Dockerfiles
+	@$(VENV)/bin/hadolint deploy/*Dockerfile
 
 include $(INCLUDED)

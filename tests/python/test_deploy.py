@@ -23,11 +23,12 @@ from ucall._nats.subjects import parse_brokers
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+MODEL_PAGE = (ROOT / "docs" / "serve-a-model.md").read_text(encoding="utf-8")
 
 
-def block(kind: str) -> str:
-    found = re.search(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert found, f"no ```{kind} in docs/deploy.md"
+def block(kind: str, page: str = PAGE) -> str:
+    found = re.search(rf"^```{kind}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert found, f"no ```{kind} on the page"
     return found[1]
 
 
@@ -46,6 +47,28 @@ def test_nginx_forwards_calls(serve: Serve, tmp_path: Path) -> None:
                 assert json.load(reply)["result"] == number + 1
         # nginx keeps one connection for all requests.
         assert server.stats()["accepted"] == 1
+
+
+def test_nginx_sends_calls_to_each_model_that_is_there(serve: Serve, tmp_path: Path) -> None:
+    def classify(text: str) -> str:
+        return text
+
+    first, second, port = serve(classify), serve(classify), free_port()
+    example = block("nginx", MODEL_PAGE).replace("8545", str(first.port))
+    example = example.replace("8546", str(second.port)).replace("8080", f"{HOST}:{port}")
+
+    def call(text: str) -> None:
+        sent = urllib.request.Request(f"http://{HOST}:{port}/rpc", request("classify", [text]))
+        with urllib.request.urlopen(sent, timeout=60) as reply:
+            assert json.load(reply)["result"] == text
+
+    with nginx(tmp_path, example, port):
+        for number in range(6):
+            call(str(number))
+        assert first.stats()["accepted"] == second.stats()["accepted"] == 1
+        second.stop()
+        for number in range(6):
+            call(str(number))
 
 
 def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
@@ -70,18 +93,19 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     assert not complaints, done.stderr
 
 
-def instruction(name: str) -> list[str]:
-    """The last `CMD […]` of deploy/Dockerfile, or that of its health check."""
-    text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+def instruction(name: str, file: str = "Dockerfile") -> list[str]:
+    """The last `CMD […]` of a file in deploy/, or that of its health check."""
+    text = (ROOT / "deploy" / file).read_text(encoding="utf-8")
     pattern = rf"^{name}(?: --\S+| \\\n| +CMD)* (\[.*\])$"
     words: list[str] = json.loads(re.findall(pattern, text, re.MULTILINE)[-1])
     return words
 
 
-def test_the_container_serves_and_its_health_check_calls() -> None:
-    port = str(free_port())
-    program, *arguments = instruction("CMD")
-    command, *method = instruction("HEALTHCHECK")
+@pytest.mark.parametrize("file", ["Dockerfile", "model.Dockerfile"])
+def test_the_container_serves_and_its_health_check_calls(file: str, tmp_path: Path) -> None:
+    port, app = str(free_port()), (ROOT / "deploy" / "app.py").read_text(encoding="utf-8")
+    program, *arguments = instruction("CMD", file)
+    command, *method = instruction("HEALTHCHECK", file)
     assert (program, command) == ("python", "ucall")
     # The health check calls the port that the Dockerfile names, which is the default.
     check = [sys.executable, "-m", "ucall.cli", *method, "--port", port]
@@ -91,12 +115,15 @@ def test_the_container_serves_and_its_health_check_calls() -> None:
 
     assert status() != 0
     serve = [sys.executable, *arguments, "--host", "0.0.0.0", "--port", port]
-    with subprocess.Popen(serve, cwd=ROOT / "deploy", stderr=subprocess.PIPE) as server:
+    for module in ("app.py", "model.py"):
+        (tmp_path / module).write_text(app, encoding="utf-8")
+    with subprocess.Popen(serve, cwd=tmp_path, stderr=subprocess.PIPE) as server:
         try:
             assert eventually(lambda: status() == 0)
         finally:
             server.terminate()
             server.communicate(timeout=60)
+    assert server.returncode == 0
 
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"

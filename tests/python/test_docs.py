@@ -12,12 +12,14 @@ They run in a new folder. The end of a run lists the blocks of each page that di
 - `<!-- first -->` before a block: it runs before all others.
 - `<!-- setup` … `-->` contains Python that is not rendered.
 - `<!-- not run: why -->` before a block: it does not run.
+- `<!-- needs NAME -->` before a block: it runs if that package is installed.
 """
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import importlib.util
 import inspect
 import re
 import subprocess
@@ -45,7 +47,7 @@ DEFAULT_PORT = "8545"
 SECOND_PORT = "8443"
 
 BLOCK = re.compile(
-    r"(?:^<!-- (?P<mark>first|not run: [^\n]*) -->\n)?^```(?P<kind>python|console)\n"
+    r"(?:^<!-- (?P<mark>first|needs \w+|not run: [^\n]*) -->\n)?^```(?P<kind>python|console)\n"
     r"(?P<text>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$",
     re.MULTILINE | re.DOTALL,
 )
@@ -72,7 +74,9 @@ def blocks_of(page: Path) -> list[Block]:
         group = "setup" if match["setup"] is not None else "text"
         kind = match["kind"] or "python"
         line = text.count("\n", 0, match.start(group))
-        may_run = not mark.startswith("not run")
+        package = mark.removeprefix("needs ") if mark.startswith("needs ") else None
+        is_there = package is None or importlib.util.find_spec(package) is not None
+        may_run = is_there and not mark.startswith("not run")
         found.append(Block(kind, match[group], line, mark == "first", may_run))
     return sorted(found, key=lambda block: not block.is_first)
 
