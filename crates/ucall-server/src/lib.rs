@@ -37,6 +37,7 @@ mod network;
 mod outgoing;
 mod overflow;
 mod procedures;
+pub mod process_batches;
 mod protected_resource;
 mod publisher;
 mod routes;

@@ -1,0 +1,24 @@
+//! Batches that run in other processes of this host.
+//!
+//! `queue.rs` has the batches that wait, and decides which process gets which. `serve.rs` serves
+//! one process on a thread of the server, which needs no interpreter. `link.rs` carries messages to
+//! the process and back, through shared memory if they are long; `message.rs` has their bytes.
+//!
+//! | what happens to a process | its batches |
+//! |---|---|
+//! | it dies | the one that it may have begun is left, the others are the next ones |
+//! | it sends what is no message | the same, and it is to be killed |
+//! | the batch that it runs passes its deadline | the same, and it is to be killed |
+//! | it cannot start | wait for another process that is ready, or are left if there is none |
+
+mod link;
+mod message;
+mod queue;
+mod serve;
+
+pub use link::{MessageKind, ProcessLink};
+pub use message::{
+    CallResult, Encoded, InvalidMessage, ReceivedCall, SentCall, read_batch, read_results,
+};
+pub use queue::ProcessQueue;
+pub use serve::{Left, ProcessBatch, ProcessEnd, serve_process};

@@ -1,0 +1,232 @@
+//! One queue of batches for several processes: the least busy one gets the next.
+//!
+//! A batch that no process can take waits here, so a process that is slow, starts or has died
+//! delays only the batches that it has. A thread per process takes the batches that it was assigned
+//! (`serve.rs`). What decides is a state that tests move without threads.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ucall_engine::WakeFlag;
+
+/// Batches that wait for one of several processes.
+#[derive(Debug)]
+pub struct ProcessQueue<J>(Mutex<State<J>>);
+
+#[derive(Debug)]
+struct State<J> {
+    waiting: VecDeque<J>,
+    processes: Vec<Process<J>>,
+    /// The batches that one process may have at once.
+    parallel: usize,
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct Process<J> {
+    /// Wakes its thread; `None` until it is ready.
+    wake: Option<Arc<WakeFlag>>,
+    /// Those that its thread has not taken yet.
+    assigned: VecDeque<J>,
+    /// How many batches it has, with those.
+    batches: usize,
+}
+
+impl<J> ProcessQueue<J> {
+    /// A queue for this many processes, each with at most `parallel` batches at once.
+    pub fn new(processes: usize, parallel: usize) -> Self {
+        let process = || Process { wake: None, assigned: VecDeque::new(), batches: 0 };
+        Self(Mutex::new(State {
+            waiting: VecDeque::new(),
+            processes: std::iter::repeat_with(process).take(processes).collect(),
+            parallel,
+            is_closed: false,
+        }))
+    }
+
+    /// Adds a batch. Returns it if the queue is closed.
+    ///
+    /// # Errors
+    /// The batch.
+    pub fn push(&self, batch: J) -> Result<(), J> {
+        let mut state = self.state();
+        if state.is_closed {
+            return Err(batch);
+        }
+        state.waiting.push_back(batch);
+        state.assign();
+        Ok(())
+    }
+
+    /// A process takes batches from now on, by the thread that `wake` wakes.
+    pub fn set_ready(&self, process: usize, wake: Arc<WakeFlag>) {
+        let mut state = self.state();
+        if let Some(process) = state.processes.get_mut(process) {
+            process.wake = Some(wake);
+        }
+        state.assign();
+    }
+
+    /// The next batch of a process.
+    pub fn take(&self, process: usize) -> Option<J> {
+        self.state().processes.get_mut(process)?.assigned.pop_front()
+    }
+
+    /// A process has ended a batch.
+    pub fn finished(&self, process: usize) {
+        let mut state = self.state();
+        if let Some(process) = state.processes.get_mut(process) {
+            process.batches = process.batches.saturating_sub(1);
+        }
+        state.assign();
+    }
+
+    /// A process has died or is killed. The batches that it has not begun, of which it had
+    /// `unbegun`, are the next ones of the others.
+    pub fn set_lost(&self, process: usize, unbegun: Vec<J>) {
+        let mut state = self.state();
+        let mut first: VecDeque<J> = unbegun.into();
+        if let Some(process) = state.processes.get_mut(process) {
+            process.wake = None;
+            process.batches = 0;
+            first.append(&mut process.assigned);
+        }
+        first.append(&mut state.waiting);
+        state.waiting = first;
+        state.assign();
+    }
+
+    /// Takes all batches that wait, if there is no process that will run them before another one
+    /// has started.
+    pub fn take_unserved(&self) -> Vec<J> {
+        let mut state = self.state();
+        match state.processes.iter().any(|process| process.wake.is_some()) {
+            true => Vec::new(),
+            false => state.waiting.drain(..).collect(),
+        }
+    }
+
+    /// How many processes take batches.
+    pub fn ready(&self) -> usize {
+        self.state().processes.iter().filter(|process| process.wake.is_some()).count()
+    }
+
+    /// Takes no batches from now on, and has all threads end. Returns the batches that wait.
+    pub fn close(&self) -> Vec<J> {
+        let mut state = self.state();
+        state.is_closed = true;
+        let mut left: Vec<J> = state.waiting.drain(..).collect();
+        for process in &mut state.processes {
+            left.extend(process.assigned.drain(..));
+            if let Some(wake) = &process.wake {
+                wake.notify();
+            }
+        }
+        left
+    }
+
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        self.state().is_closed
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<J>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<J> State<J> {
+    /// Assigns batches that wait to the processes that have fewest.
+    fn assign(&mut self) {
+        while !self.waiting.is_empty() {
+            let parallel = self.parallel;
+            let free = self.processes.iter_mut().filter(|process| process.batches < parallel);
+            let ready = free.filter(|process| process.wake.is_some());
+            let Some(process) = ready.min_by_key(|process| process.batches) else { return };
+            let Some(batch) = self.waiting.pop_front() else { return };
+            process.assigned.push_back(batch);
+            process.batches += 1;
+            if let Some(wake) = &process.wake {
+                wake.notify();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wake() -> Arc<WakeFlag> {
+        Arc::new(WakeFlag::new(|| {}))
+    }
+
+    fn queue(processes: usize, parallel: usize) -> ProcessQueue<u32> {
+        let queue = ProcessQueue::new(processes, parallel);
+        (0..processes).for_each(|process| queue.set_ready(process, wake()));
+        queue
+    }
+
+    #[test]
+    fn the_least_busy_process_gets_the_next_batch() {
+        let queue = queue(2, 2);
+        for batch in 0..5 {
+            queue.push(batch).unwrap();
+        }
+        let taken = |process| std::iter::from_fn(|| queue.take(process)).collect::<Vec<_>>();
+        assert_eq!((taken(0), taken(1)), (vec![0, 2], vec![1, 3]), "the fifth waits");
+        queue.finished(1);
+        assert_eq!((taken(0), taken(1)), (vec![], vec![4]));
+        queue.finished(0);
+        queue.finished(0);
+        queue.push(5).unwrap();
+        queue.push(6).unwrap();
+        assert_eq!((taken(0), taken(1)), (vec![5, 6], vec![]));
+    }
+
+    #[test]
+    fn a_process_that_is_not_ready_gets_none() {
+        let queue = ProcessQueue::new(2, 1);
+        queue.push(1).unwrap();
+        assert_eq!((queue.take(0), queue.ready()), (None, 0));
+        queue.set_ready(1, wake());
+        assert_eq!((queue.take(0), queue.take(1), queue.ready()), (None, Some(1), 1));
+    }
+
+    #[test]
+    fn what_a_lost_process_has_not_begun_is_next_for_the_others() {
+        let queue = queue(2, 2);
+        for batch in 0..5 {
+            queue.push(batch).unwrap();
+        }
+        assert_eq!((queue.take(0), queue.take(1)), (Some(0), Some(1)));
+        assert_eq!(queue.take(0), Some(2));
+        // The first has begun 0, and has 2 in its socket.
+        queue.set_lost(0, vec![2]);
+        queue.finished(1);
+        queue.finished(1);
+        assert_eq!([queue.take(1), queue.take(1), queue.take(1)], [Some(3), Some(2), Some(4)]);
+        assert_eq!((queue.take(0), queue.ready()), (None, 1));
+    }
+
+    #[test]
+    fn batches_without_any_process_are_found_when_none_will_run_them() {
+        let queue = ProcessQueue::new(2, 1);
+        queue.push(1).unwrap();
+        queue.set_ready(0, wake());
+        queue.push(2).unwrap();
+        assert_eq!(queue.take_unserved(), [0; 0], "the first process takes it next");
+        queue.set_lost(0, vec![]);
+        assert_eq!(queue.take_unserved(), [1, 2]);
+    }
+
+    #[test]
+    fn a_closed_queue_returns_its_batches() {
+        let queue = queue(1, 1);
+        queue.push(1).unwrap();
+        queue.push(2).unwrap();
+        assert_eq!(queue.close(), [2, 1]);
+        assert_eq!(queue.push(3), Err(3));
+        assert!(queue.is_closed());
+    }
+}
