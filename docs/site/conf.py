@@ -69,6 +69,8 @@ autodoc_default_options = {"members": True, "inherited-members": True, "show-inh
 _PARAMETERS = re.compile(r"<dl>((?:\s*<dd>.*?</dd>)+\s*)</dl>", re.DOTALL)
 # The commands to tests in pages, and folders, which only a file browser can show.
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
+#: Pages for people who check, not for those who use it.
+_EVIDENCE = ("docs/benchmarks", "docs/bad-input", "docs/evidence")
 _FOLDER = re.compile(r"\]\((?P<path>[\w./-]+)\)")
 
 
@@ -132,8 +134,31 @@ def name_landmarks(app: Sphinx, failure: Exception | None) -> None:
             path.write_text(named, encoding="utf-8")
 
 
+def write_texts(app: Sphinx, failure: Exception | None) -> None:
+    """Writes each page as Markdown beside its HTML, and for language models a list of them and all
+    of them in one file: ``llms.txt`` and ``llms-full.txt`` (https://llmstxt.org)."""
+    if failure:
+        return
+    pages = ["# ucall\n\n> Typed Python and C functions as a network service.\n"]
+    texts = []
+    for name in sorted(app.env.found_docs):
+        text = _COMMENT.sub("", Path(app.srcdir, f"{name}.md").read_text(encoding="utf-8"))
+        target = Path(app.outdir, f"{name}.md")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        if not name.startswith("docs/") or name.startswith(_EVIDENCE):
+            continue
+        title, _, rest = text.strip().removeprefix("# ").partition("\n")
+        first = " ".join(rest.strip().partition("\n\n")[0].split())
+        pages.append(f"- [{title}]({name}.md): {first}")
+        texts.append(f"<!-- {name}.md -->\n{text}")
+    Path(app.outdir, "llms.txt").write_text("\n".join(pages) + "\n", encoding="utf-8")
+    Path(app.outdir, "llms-full.txt").write_text("\n".join(texts), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     # After the theme, which makes the menu.
     app.connect("html-page-context", add_accessibility, priority=900)
     app.connect("source-read", prepare_page)
     app.connect("build-finished", name_landmarks)
+    app.connect("build-finished", write_texts)
