@@ -43,8 +43,8 @@ def readme_section(results: Results) -> str:
     day = results.raw["file"][:10]
     return (
         f"![{CPU_CHART.title}](docs/{CPU_CHART.file})\n\n"
-        "CPU time of a call of `sum` at 32 clients on one core, as a ratio to the cheapest C program "
-        "that can answer. [The benchmarks](docs/benchmarks.md) say how it was measured, on "
+        "CPU time of a call of `sum` at 32 clients on one core, as a ratio to the cheapest C "
+        "program that can answer. [The benchmarks](docs/benchmarks.md) say how it was measured, on "
         f"{day}, with all figures."
     )
 
