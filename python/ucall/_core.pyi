@@ -85,7 +85,6 @@ __all__ = [
     "set_listener",
     "set_listeners",
     "set_models",
-    "stacked_groups",
     "system_certificates",
 ]
 
@@ -697,9 +696,6 @@ class ArrayType:
 
 def decode_array(data: Buffer) -> NDArray[Any]: ...
 def encode_array(array: NDArray[Any]) -> bytes: ...
-def stacked_groups(
-    columns: Sequence[list[Any]], stacked: Sequence[int]
-) -> list[tuple[list[int], list[Any]]]: ...
 
 class Unwritable(TypeError): ...
 

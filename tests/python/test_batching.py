@@ -161,13 +161,25 @@ def test_an_error_of_the_batch_fails_all_its_calls(serve: Serve, kind: str, wron
         assert "c" in _replies(wire, 1)
 
 
-def test_params_are_checked_one_by_one(serve: Serve) -> None:
-    server = _serve(serve, "plain", lambda texts: texts)
+@pytest.mark.parametrize("kind", KINDS)
+def test_params_are_checked_one_by_one(serve: Serve, kind: str) -> None:
+    seen: list[list[str]] = []
+
+    def note(texts: list[str]) -> list[str]:
+        seen.append(texts)
+        return texts
+
+    server = _serve(serve, kind, note)
     with Wire(server.port) as wire:
+        # A batch with no other call does not run.
+        assert wire.error("call", [2])["data"] == "params.texts: expected str, got int"
+        assert seen == []
         wire.send(request("call", ["a"], 1) + request("call", [2], 2) + request("call", ["c"], 3))
         replies = {reply["id"]: reply for reply in (json.loads(wire.line()) for _ in range(3))}
         assert (replies[1]["result"], replies[3]["result"]) == ("a", "c")
+        assert replies[2]["error"]["code"] == -32602
         assert replies[2]["error"]["data"] == "params.texts: expected str, got int"
+    assert sorted(text for texts in seen for text in texts) == ["a", "c"]
 
 
 def test_several_parameters_are_several_lists(serve: Serve) -> None:
@@ -357,19 +369,22 @@ def test_a_context_reports_a_disconnected_caller(serve: Serve) -> None:
     assert seen == {"stays": False, "leaves": True}
 
 
-@pytest.mark.parametrize("bad", ["number", "default", "keyword", "none", "list"])
+@pytest.mark.parametrize("bad", ["number", "default", "rest", "none", "optional", "list"])
 def test_functions_unfit_for_batching_are_rejected(bad: str) -> None:
     def number(a: int) -> None: ...
 
     def default(a: list[int] = []) -> None: ...  # noqa: B006
 
-    def keyword(*, a: list[int]) -> None: ...
+    def rest(*args: list[int]) -> None: ...
 
     def none() -> None: ...
 
+    def optional(a: list[int], b: list[int] | None = None) -> None: ...
+
     def context(a: list[int], ctx: ucall.Context) -> None: ...
 
-    functions = {"number": number, "default": default, "keyword": keyword, "none": none}
+    functions = {"number": number, "default": default, "rest": rest, "none": none}
+    functions["optional"] = optional
     function = functions.get(bad, context)
     with pytest.raises(TypeError, match=bad):
         ucall.Server(port=0).batch(function)

@@ -50,7 +50,7 @@ MISTAKES: dict[str, tuple[Callable[[ucall.Server], object], str]] = {
     ),
     "a batch of items": (
         lambda server: server.batch(plain),
-        "plain: parameter 'a': int cannot be served: a batch is called with lists or arrays",
+        "plain: a batch needs a parameter that is a list or an array, with an item of each call",
     ),
     "no batch": (
         lambda server: server.batch(max_size=0)(plain),

@@ -53,7 +53,7 @@ pub(crate) fn take<'py>(
     params: Option<&[u8]>,
     context: Option<Bound<'py, PyAny>>,
     scratch: &mut Scratch,
-) -> Result<Vec<Py<PyAny>>, Failure> {
+) -> Result<Vec<Bound<'py, PyAny>>, Failure> {
     let mut input = Input::new(py, params.unwrap_or(b"[]"), scratch);
     let signature = procedure.signature.as_ref().ok_or_else(|| {
         Failure::Params(ConversionFault::value("unexpected, the function has no signature"))
@@ -63,7 +63,7 @@ pub(crate) fn take<'py>(
         drop(arguments);
         return Err(Failure::Params(invalid_params::all_faults(signature, input, fault)));
     }
-    Ok(arguments.slots.split_off(0).into_iter().map(Bound::unbind).collect())
+    Ok(arguments.slots.split_off(0))
 }
 
 #[inline(always)]

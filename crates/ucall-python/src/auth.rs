@@ -57,12 +57,13 @@ impl Authentication {
             return Err(AuthenticationError::Failed);
         };
         let Functions { contexts, report, .. } = functions;
-        let channel = contexts.channel(py, caller.connection, head.is_some(), None);
-        let request_context = Context::of_request(py, head, session, caller, channel);
-        let user = Bound::new(py, request_context)
+        let channel = contexts.channel(caller.connection, head.is_some(), None);
+        let request_context = Context::of_request(head, session, caller, channel);
+        let user = request_context
+            .into_object(py)
             .and_then(|context| {
                 let variables = contexts.own_variables(py)?;
-                run_in(&variables, || ffi::call(function.bind(py), [context.as_any()]))
+                run_in(&variables, || ffi::call(function.bind(py), [&context]))
             })
             .map(Bound::unbind)
             .and_then(|user| reject_awaitable(py, user));

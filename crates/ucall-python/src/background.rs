@@ -18,7 +18,7 @@ use ucall_server::{CallMetrics, RunPermit};
 
 use crate::ffi::variables::{copy_current, run_in};
 use crate::interpreter_shutdown::run_untracked;
-use crate::procedure::Procedure;
+use crate::procedure::SharedProcedure;
 use crate::report::Report;
 use crate::streams::{ProgressTarget, Reports};
 
@@ -62,7 +62,7 @@ pub(crate) enum JobKind {
 /// A job whose call has its result.
 pub(crate) struct DueJob {
     pub(crate) job: BackgroundJob,
-    pub(crate) procedure: Arc<Procedure>,
+    pub(crate) procedure: SharedProcedure,
     /// When the turn of the result began.
     pub(crate) turn_began: Instant,
     pub(crate) record: BackgroundRecord,
@@ -127,11 +127,11 @@ impl CallState {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Cancels the call.
-    pub(crate) fn cancel(&self) {
+    /// Cancels the call. Returns its jobs, which are to be closed.
+    pub(crate) fn cancel(&self) -> Vec<BackgroundJob> {
         self.cancelled.store(true, Ordering::Relaxed);
-        self.drop_jobs();
         self.end_reports();
+        self.drop_jobs()
     }
 
     /// Reports no progress from now on.
@@ -141,13 +141,11 @@ impl CallState {
         }
     }
 
-    /// Drops the jobs of a call that has failed.
-    pub(crate) fn drop_jobs(&self) {
-        let dropped = mem::replace(&mut *self.jobs(), Jobs::Dropped);
-        if let Jobs::Waiting(jobs) = dropped
-            && !jobs.is_empty()
-        {
-            Python::attach(|py| jobs.iter().for_each(|job| job.close(py)));
+    /// Takes the jobs of a call that has failed, which are to be closed.
+    pub(crate) fn drop_jobs(&self) -> Vec<BackgroundJob> {
+        match mem::replace(&mut *self.jobs(), Jobs::Dropped) {
+            Jobs::Waiting(jobs) => jobs,
+            Jobs::Dropped | Jobs::Ended => Vec::new(),
         }
     }
 
@@ -202,7 +200,7 @@ impl CallState {
 
 impl BackgroundJob {
     /// Ends a job that does not run: Python would warn of a coroutine that was never awaited.
-    fn close(&self, py: Python<'_>) {
+    pub(crate) fn close(&self, py: Python<'_>) {
         if self.kind == JobKind::Coroutine
             && let Err(error) = self.work.call_method0(py, "close")
         {

@@ -3,19 +3,17 @@
 //! The calls of one turn are one batch, up to the largest size. The batches of a function that run
 //! at once are limited. Calls that arrive meanwhile wait and form the next batch, so a slower
 //! function gets larger batches. A call that has ended before (by its deadline, or because its
-//! client left) is not in the batch. A call owns its arguments until its batch runs.
+//! client left) is not in the batch. `batch_inputs.rs` runs the calls of a batch.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use pyo3::prelude::*;
-use pyo3::types::PyList;
 use ucall_server::{CallMetrics, Token};
 
-use crate::calls::{Calls, Deferred, Entry};
-use crate::ffi;
-use crate::procedure::{BatchRules, Procedure};
+use crate::calls::{Calls, Entry};
+use crate::job_input::{Contents, JobInput};
+use crate::procedure::{BatchRules, SharedProcedure};
 
 /// How many batches of each size ran, by the function's name.
 pub(crate) type BatchSizes = Mutex<BTreeMap<String, BTreeMap<usize, u64>>>;
@@ -28,7 +26,7 @@ pub(crate) struct Batches {
 }
 
 struct Queue {
-    procedure: Arc<Procedure>,
+    procedure: SharedProcedure,
     rules: BatchRules,
     waiting: VecDeque<Waiting>,
     running: usize,
@@ -41,10 +39,29 @@ struct Waiting {
 
 /// Calls that run together.
 pub(crate) struct Batch {
-    pub(crate) procedure: Arc<Procedure>,
+    pub(crate) procedure: SharedProcedure,
     pub(crate) rules: BatchRules,
-    pub(crate) items: Vec<Token>,
-    rows: Vec<Vec<Py<PyAny>>>,
+    pub(crate) calls: BatchCalls,
+}
+
+/// The calls of a batch, each with its input. That of a call which ends before the batch runs is
+/// taken out.
+pub(crate) struct BatchCalls(Vec<(Token, Arc<JobInput>)>);
+
+impl BatchCalls {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        self.0.iter().map(|(token, _)| *token).collect()
+    }
+
+    /// The inputs of the calls that have not ended.
+    pub(crate) fn take(self) -> Vec<(Token, Contents)> {
+        let taken = |(token, input): (Token, Arc<JobInput>)| Some((token, input.take()?));
+        self.0.into_iter().filter_map(taken).collect()
+    }
 }
 
 impl Batches {
@@ -54,7 +71,7 @@ impl Batches {
 
     pub(crate) fn push(
         &mut self,
-        procedure: &Arc<Procedure>,
+        procedure: &SharedProcedure,
         rules: BatchRules,
         token: Token,
         since: Instant,
@@ -69,12 +86,12 @@ impl Batches {
         self.queues.push(Queue { procedure, rules, waiting, running: 0 });
     }
 
-    fn find(&mut self, procedure: &Arc<Procedure>) -> Option<&mut Queue> {
+    fn find(&mut self, procedure: &SharedProcedure) -> Option<&mut Queue> {
         self.queues.iter_mut().find(|queue| Arc::ptr_eq(&queue.procedure, procedure))
     }
 
     /// Records the end of a batch.
-    pub(crate) fn finished(&mut self, procedure: &Arc<Procedure>) {
+    pub(crate) fn finished(&mut self, procedure: &SharedProcedure) {
         if let Some(queue) = self.find(procedure) {
             queue.running = queue.running.saturating_sub(1);
         }
@@ -83,6 +100,13 @@ impl Batches {
             queue.running + queue.waiting.len() > 0 || Arc::strong_count(&queue.procedure) > 1
         };
         self.queues.retain(is_used);
+    }
+
+    /// Counts the further streams of a batch whose calls form several groups.
+    pub(crate) fn started(&mut self, procedure: &SharedProcedure, more: usize) {
+        if let Some(queue) = self.find(procedure) {
+            queue.running += more;
+        }
     }
 
     /// Whether no function has batches.
@@ -97,16 +121,15 @@ impl Batches {
         self.queues.iter().filter_map(Queue::due).min()
     }
 
-    /// Takes a batch that is due. It has no items if all of its calls have ended.
+    /// Takes a batch that is due. It has no calls if all of its calls have ended.
     pub(crate) fn next(&mut self, now: Instant, calls: &mut Calls) -> Option<Batch> {
         let queue = self.queues.iter_mut().find(|it| it.due().is_some_and(|due| due <= now))?;
-        let (mut items, mut rows) = (Vec::new(), Vec::new());
+        let mut items = Vec::new();
         while items.len() < queue.rules.size_max {
             let Some(waiting) = queue.waiting.pop_front() else { break };
             let call = calls.find(waiting.token).and_then(Entry::call);
-            if let Some(arguments) = call.and_then(Deferred::take_arguments) {
-                items.push(waiting.token);
-                rows.push(arguments);
+            if let Some(input) = call.and_then(|call| call.input()) {
+                items.push((waiting.token, input));
             }
         }
         if !items.is_empty() {
@@ -118,7 +141,8 @@ impl Batches {
                 metrics.record_batch(series, items.len());
             }
         }
-        Some(Batch { procedure: queue.procedure.clone(), rules: queue.rules, items, rows })
+        let (procedure, rules) = (queue.procedure.clone(), queue.rules);
+        Some(Batch { procedure, rules, calls: BatchCalls(items) })
     }
 }
 
@@ -136,27 +160,4 @@ impl Queue {
         let is_full = self.waiting.len() >= self.rules.size_max;
         Some(if is_full { first.since } else { first.since + self.rules.wait_max })
     }
-}
-
-impl Batch {
-    /// A list for each parameter, with one item a call.
-    pub(crate) fn columns(&self, py: Python<'_>) -> PyResult<Vec<Py<PyList>>> {
-        let count = self.rows.first().map_or(0, Vec::len);
-        let column = |index: usize| {
-            let rows = self.rows.iter();
-            let items: Vec<&Py<PyAny>> = rows.filter_map(|row| row.get(index)).collect();
-            PyList::new(py, items).map(Bound::unbind)
-        };
-        (0..count).map(column).collect()
-    }
-}
-
-/// Calls a function with a list for each of its parameters.
-pub(crate) fn run<'py>(
-    py: Python<'py>,
-    procedure: &Procedure,
-    columns: &[Py<PyList>],
-) -> PyResult<Bound<'py, PyAny>> {
-    let columns = pyo3::types::PyTuple::new(py, columns)?;
-    ffi::call_with_tuple(procedure.callable.bind(py), &columns)
 }

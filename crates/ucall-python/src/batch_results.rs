@@ -3,40 +3,9 @@
 use pyo3::exceptions::{PyBaseException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use ucall_proto::RpcError;
-use ucall_server::Token;
 
 use crate::arguments::Failure;
 use crate::convert::ConversionFault;
-use crate::outcomes::DeferredOutcome;
-use crate::procedure::Procedure;
-use crate::report::Report;
-
-/// The outcome of each call: its item of the list that the function returned, or the exception that
-/// it raised.
-pub(crate) fn outcomes(
-    py: Python<'_>,
-    report: &Report,
-    procedure: &Procedure,
-    items: Vec<Token>,
-    result: PyResult<Bound<'_, PyAny>>,
-) -> Vec<(Token, DeferredOutcome)> {
-    let as_list = result.map_err(Failure::Raised).and_then(|result| as_list(&result, items.len()));
-    match as_list {
-        Ok(results) => {
-            let outcome = |(token, item): (Token, Bound<'_, PyAny>)| {
-                (token, DeferredOutcome::BatchResult(item.unbind()))
-            };
-            items.into_iter().zip(results.iter()).map(outcome).collect()
-        }
-        Err(failure) => {
-            // The exception is logged once, and each caller gets the error.
-            let (error, _): (RpcError, _) = report.fail(py, procedure, failure, usize::MAX);
-            let outcome = |token| (token, DeferredOutcome::Text(Err(error.clone())));
-            items.into_iter().map(outcome).collect()
-        }
-    }
-}
 
 /// The list of what a batch's function returned or yielded, with an entry for each call.
 pub(crate) fn as_list<'py>(

@@ -4,28 +4,31 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use ucall_proto::ResultFormat;
-use ucall_server::{CallId, DeferredCalls, LoggedCall, Reservation, RunPermit, RunningCall, Token};
+use ucall_server::{CallId, DeferredCalls, LoggedCall, Reservation, RunPermit, RunningCall};
 
-use crate::background::{BackgroundRecord, CallState};
+use crate::background::{BackgroundJob, BackgroundRecord, CallState};
+use crate::batch_inputs::TaskGroups;
 use crate::job_input::JobInput;
-use crate::metrics::WaitingCall;
 use crate::outcomes::DeferredOutcome;
-use crate::procedure::Procedure;
+use crate::procedure::SharedProcedure;
 use crate::streams::{ItemTarget, Stream, StreamPosition};
 
 /// The deferred calls and the running batches of one worker.
 pub(crate) type Calls = DeferredCalls<Entry, DeferredOutcome>;
 
-/// A call or a batch that runs.
+/// A call or a batch that runs. The worker may drop it without the interpreter's lock, once a call
+/// has neither a future nor a stream.
 pub(crate) struct Entry {
-    pub(crate) procedure: Arc<Procedure>,
+    pub(crate) procedure: SharedProcedure,
     pub(crate) kind: EntryKind,
 }
 
 pub(crate) enum EntryKind {
     Call(Deferred),
-    /// A batch of these calls.
-    Batch(Vec<Token>),
+    /// A batch that runs in a thread, which reports the outcomes of its calls.
+    Batch,
+    /// A batch whose function is async.
+    BatchTask(TaskGroups),
     /// The task or thread of a generator.
     Stream(Arc<Stream>),
     /// A function that runs after the reply to its call.
@@ -61,45 +64,44 @@ pub(crate) struct CallItems {
 pub(crate) enum RetainedParams {
     /// The call runs, and its params stay reserved.
     Params { _reserved: Reservation },
-    /// The arguments for a batch, until it starts.
-    Arguments { arguments: Option<BatchArguments>, _reserved: Reservation },
-    /// The input for a thread.
+    /// The input for a thread or a batch.
     Input(Arc<JobInput>),
-}
-
-/// The arguments of a call that waits for its batch.
-pub(crate) struct BatchArguments {
-    pub(crate) arguments: Vec<Py<PyAny>>,
-    /// Counts the wait, if that is measured.
-    pub(crate) _waiting: Option<WaitingCall>,
 }
 
 impl Entry {
     pub(crate) fn call(&mut self) -> Option<&mut Deferred> {
         match &mut self.kind {
             EntryKind::Call(call) => Some(call),
-            EntryKind::Batch(_) | EntryKind::Stream(_) | EntryKind::Background(_) => None,
+            EntryKind::Batch
+            | EntryKind::BatchTask(_)
+            | EntryKind::Stream(_)
+            | EntryKind::Background(_) => None,
         }
     }
 }
 
 impl Deferred {
-    /// The arguments for a batch, once.
-    pub(crate) fn take_arguments(&mut self) -> Option<Vec<Py<PyAny>>> {
-        match &mut self.retained {
-            RetainedParams::Arguments { arguments, .. } => arguments.take().map(|it| it.arguments),
-            _ => None,
+    /// The input of a call that waits for its batch.
+    pub(crate) fn input(&self) -> Option<Arc<JobInput>> {
+        match &self.retained {
+            RetainedParams::Input(input) => Some(input.clone()),
+            RetainedParams::Params { .. } => None,
         }
     }
 
-    /// Cancels the call: reports that to its code, and releases its params.
-    pub(crate) fn cancel(&mut self) {
-        if let Some(state) = &self.state {
-            state.cancel();
-        }
+    /// Whether it has objects, which are dropped with the interpreter's lock.
+    pub(crate) fn has_objects(&self) -> bool {
+        self.future.is_some() || self.items.stream.is_some()
+    }
+
+    /// Cancels the call: reports that to its code, and releases its params. Returns the functions
+    /// that were to run after its reply.
+    pub(crate) fn cancel(&mut self) -> Vec<BackgroundJob> {
+        let jobs = self.state.as_ref().map(|state| state.cancel()).unwrap_or_default();
         if let RetainedParams::Input(input) = &self.retained {
             drop(input.take());
         }
         self.retained = RetainedParams::Params { _reserved: Reservation::default() };
+        jobs
     }
 }

@@ -6,29 +6,34 @@ use std::time::Instant;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 use ucall_engine::Peer;
 use ucall_proto::http1::{Head, Headers};
 use ucall_proto::json::Reader;
 use ucall_proto::tls::TlsSession;
-use ucall_proto::{Call, Meta};
+use ucall_proto::{Call, CallerIdentity, Meta};
 use ucall_server::{Caller, Deadline, Transport};
 
 use crate::background::CallState;
 use crate::convert::{Convert, Input, Scratch};
+use crate::ffi::DropAttached;
 use crate::session::{Channel, Connection, no_channel};
 use crate::streams::{ProgressTarget, report_text};
 use crate::tls::PyTls;
 
 /// One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it.
+///
+/// It is made and dropped without the interpreter's lock.
 #[pyclass(frozen, module = "ucall", name = "Context")]
 pub(crate) struct Context {
-    method: Py<PyString>,
+    /// The name that the function was called by.
+    method: String,
     /// The text of the id; `None` for a notification.
     id: Option<Vec<u8>>,
     peer: Option<Peer>,
     transport: Transport,
-    user: Option<Py<PyAny>>,
+    /// Of the caller, if its user is known.
+    identity: Option<CallerIdentity>,
     /// The block of header lines as received; `None` over raw TCP and WebSocket.
     headers: Option<Vec<u8>>,
     /// The text of the request's `_meta`.
@@ -45,41 +50,39 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(
-        py: Python<'_>,
         call: &Call<'_>,
         caller: &Caller,
-        user: Option<&Py<PyAny>>,
+        identity: Option<CallerIdentity>,
         deadline: Option<Deadline>,
         state: Arc<CallState>,
         channel: Option<Channel>,
     ) -> Self {
         let method = call.method.unescaped();
         Self {
-            method: PyString::new(py, &String::from_utf8_lossy(&method)).unbind(),
+            method: String::from_utf8_lossy(&method).into_owned(),
             id: call.id.map(<[u8]>::to_vec),
             meta: call.meta.map(|Meta(text)| text.to_vec()),
             mcp: call.mcp.map(|it| (it.params.unwrap_or(b"{}").to_vec(), it.version)),
-            user: user.map(|user| user.clone_ref(py)),
+            identity,
             deadline: deadline.map(|deadline| deadline.at),
             state,
-            ..Self::of_request(py, call.head, call.session, caller, channel)
+            ..Self::of_request(call.head, call.session, caller, channel)
         }
     }
 
     /// The context of a request of which only the head is known.
     pub(crate) fn of_request(
-        py: Python<'_>,
         head: Option<&Head<'_>>,
         session: Option<&Arc<TlsSession>>,
         caller: &Caller,
         channel: Option<Channel>,
     ) -> Self {
         Self {
-            method: PyString::new(py, "").unbind(),
+            method: String::new(),
             id: None,
             peer: caller.peer,
             transport: caller.transport(head),
-            user: None,
+            identity: None,
             headers: head.map(|head| head.header_block().to_vec()),
             meta: None,
             mcp: None,
@@ -89,6 +92,14 @@ impl Context {
             channel,
             has_notified: AtomicBool::new(false),
         }
+    }
+
+    /// The object that the function gets. It keeps the session that its connection has by now.
+    pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        if let Some(channel) = &self.channel {
+            channel.find_session(py);
+        }
+        Ok(Bound::new(py, self)?.into_any())
     }
 
     pub(crate) fn has_notified(&self) -> bool {
@@ -123,6 +134,12 @@ impl Context {
     }
 }
 
+/// The user of an identity, if a function of the program has returned it or it has one by its key.
+pub(crate) fn user_of(identity: &CallerIdentity) -> Option<&Py<PyAny>> {
+    let user = identity.downcast_ref::<DropAttached<Py<PyAny>>>()?;
+    Some(user)
+}
+
 /// HTTP gives bytes beyond ASCII no meaning; most clients that send them mean Latin-1.
 pub(crate) fn header_text(value: &[u8]) -> String {
     value.iter().copied().map(char::from).collect()
@@ -132,8 +149,8 @@ pub(crate) fn header_text(value: &[u8]) -> String {
 impl Context {
     /// The name that the function was called by; empty for ``auth``, which runs before it is known.
     #[getter]
-    pub(crate) fn method(&self, py: Python<'_>) -> Py<PyString> {
-        self.method.clone_ref(py)
+    pub(crate) fn method(&self) -> &str {
+        &self.method
     }
 
     /// The client's id of the call: str, int, float or None.
@@ -194,7 +211,7 @@ impl Context {
     /// The user that the server's ``auth`` returned; None without ``auth``.
     #[getter]
     pub(crate) fn user(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.user.as_ref().map(|user| user.clone_ref(py))
+        user_of(self.identity.as_ref()?).map(|user| user.clone_ref(py))
     }
 
     /// The headers of the HTTP request by their names in lower case; empty over raw TCP and for
@@ -268,7 +285,7 @@ impl Context {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        let method = self.method.bind(function.py());
+        let method = &self.method;
         let id = self.id.as_ref().map(|id| format!(" (id {})", String::from_utf8_lossy(id)));
         let call = format!("{method}{}", id.as_deref().unwrap_or(" (a notification)"));
         self.state.add_job(function, args, kwargs, &call)
@@ -355,8 +372,8 @@ impl Context {
         }
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        format!("<ucall.Context of {}>", self.method.bind(py))
+    fn __repr__(&self) -> String {
+        format!("<ucall.Context of {}>", self.method)
     }
 }
 

@@ -8,10 +8,10 @@ use ucall_proto::{Call, CallerIdentity, McpRequest};
 use ucall_server::{Caller, Deadline};
 
 use crate::background::CallState;
-use crate::context::Context;
+use crate::context::{Context, user_of};
 use crate::ffi::DropAttached;
 use crate::ffi::variables::{self, run_in};
-use crate::procedure::Procedure;
+use crate::procedure::SharedProcedure;
 use crate::session::{Channel, Sessions};
 use crate::streams::{ProgressTarget, Reports, StreamContext};
 use crate::worker_report::WorkerReport;
@@ -23,7 +23,7 @@ pub(crate) struct Contexts {
     variables: Py<PyAny>,
     streams: StreamContext,
     /// Set when the worker is made.
-    sessions: Option<Arc<Sessions>>,
+    sessions: Option<Arc<DropAttached<Sessions>>>,
     /// The user that `auth` returned for the current request.
     identity: Option<CallerIdentity>,
 }
@@ -46,7 +46,7 @@ impl Contexts {
     }
 
     pub(crate) fn set_sessions(&mut self, sessions: Sessions) {
-        self.sessions = Some(Arc::new(sessions));
+        self.sessions = Some(Arc::new(DropAttached::new(sessions)));
     }
 
     pub(crate) fn set_identity(&mut self, identity: &CallerIdentity) {
@@ -55,19 +55,22 @@ impl Contexts {
 
     /// What the program's function returned for the current request.
     pub(crate) fn user(&self) -> Option<&Py<PyAny>> {
-        let user = self.identity.as_ref()?.downcast_ref::<DropAttached<Py<PyAny>>>()?;
-        Some(user)
+        user_of(self.identity.as_ref()?)
+    }
+
+    /// The identity of the caller of the current request.
+    pub(crate) fn identity(&self) -> Option<&CallerIdentity> {
+        self.identity.as_ref()
     }
 
     /// The context of a call, and what it shares with the call's record.
-    pub(crate) fn of_call<'py>(
+    pub(crate) fn of_call(
         &self,
-        py: Python<'py>,
-        procedure: &Procedure,
+        procedure: &SharedProcedure,
         call: &Call<'_>,
         caller: &Caller,
         deadline: Option<Deadline>,
-    ) -> PyResult<(Bound<'py, PyAny>, Arc<CallState>)> {
+    ) -> (Context, Arc<CallState>) {
         let progress = match call.takes_reports() {
             _ if procedure.is_stream() => ProgressTarget::Items,
             true => {
@@ -79,23 +82,22 @@ impl Contexts {
             }
             false => ProgressTarget::Nobody,
         };
-        let (user, state) = (self.user(), Arc::new(CallState::new(progress)));
+        let (identity, state) = (self.identity.clone(), Arc::new(CallState::new(progress)));
         let is_http = call.head.is_some();
-        let channel = self.channel(py, caller.connection, is_http, Some(&procedure.encode));
-        let context = Context::new(py, call, caller, user, deadline, state.clone(), channel);
-        Ok((Bound::new(py, context)?.into_any(), state))
+        let channel = self.channel(caller.connection, is_http, Some(procedure));
+        let context = Context::new(call, caller, identity, deadline, state.clone(), channel);
+        (context, state)
     }
 
-    /// The connection of a call; without `encode` of a request before its call.
+    /// The connection of a call; without `procedure` of a request before its call.
     pub(crate) fn channel(
         &self,
-        py: Python<'_>,
         connection: Id,
         is_http: bool,
-        encode: Option<&Py<PyAny>>,
+        procedure: Option<&SharedProcedure>,
     ) -> Option<Channel> {
         let sessions = self.sessions.clone()?;
-        Some(Channel::new(py, sessions, connection, is_http, encode))
+        Some(Channel::new(sessions, connection, is_http, procedure.cloned()))
     }
 
     /// Calls what the session of a closed connection has registered.

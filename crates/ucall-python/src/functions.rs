@@ -6,10 +6,11 @@ use std::time::Duration;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyFrozenSet, PySet};
-use ucall_proto::{Binary, Call, CallOutcome, Reply};
+use ucall_proto::{Binary, Call, CallOutcome, Reply, RpcError};
 use ucall_server::{CallMetrics, Deadline, MissingScopes};
 
 use crate::arguments::{self, Failure};
+use crate::attachment::Attachment;
 use crate::contexts::Contexts;
 use crate::convert::{Results, Scratch};
 use crate::ffi::variables::run_in;
@@ -21,6 +22,7 @@ use crate::worker_report::WorkerReport;
 
 /// What the calls of functions on a worker's thread share.
 pub(crate) struct Functions {
+    pub(crate) attachment: Attachment,
     pub(crate) timing: Timing,
     pub(crate) report: WorkerReport,
     pub(crate) contexts: Contexts,
@@ -40,14 +42,22 @@ impl Functions {
         slow: Duration,
         streams: StreamContext,
     ) -> PyResult<Self> {
+        let timing = Timing::new(metrics);
         Ok(Self {
-            timing: Timing::new(metrics),
+            attachment: Attachment::new(py, &timing),
+            timing,
             report: WorkerReport::new(report),
             contexts: Contexts::new(py, streams)?,
             scratch: Scratch::default(),
             results: Results::default(),
             slow_nanos: u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX),
         })
+    }
+
+    /// Attaches the thread, if this turn has not attached it yet.
+    #[inline(always)]
+    pub(crate) fn attach(&mut self) -> Python<'static> {
+        self.attachment.attach(&mut self.timing)
     }
 
     /// Has the calls that follow read these parts, and write results in this format.
@@ -81,15 +91,16 @@ impl Functions {
         run_in(variables, || self.call(variables.py(), procedure, call, context))
     }
 
-    /// Returns the arguments that a function would be called with, all by position.
-    pub(crate) fn arguments<'py>(
+    /// Attaches the thread, logs a failure, and returns the error to reply with.
+    #[cold]
+    pub(crate) fn fail(
         &mut self,
-        py: Python<'py>,
         procedure: &Procedure,
-        call: &Call<'_>,
-        context: Option<Bound<'py, PyAny>>,
-    ) -> Result<Vec<Py<PyAny>>, Failure> {
-        arguments::take(py, procedure, call.params, context, &mut self.scratch)
+        failure: Failure,
+        len_max: usize,
+    ) -> RpcError {
+        let py = self.attach();
+        self.report.fail(py, procedure, failure, len_max)
     }
 
     /// Calls a plain function and writes its result into the reply.
@@ -129,11 +140,11 @@ impl Functions {
 
     /// The scopes of a function that the current caller does not have.
     #[cold]
-    pub(crate) fn missing_scopes(
-        &self,
-        py: Python<'_>,
-        procedure: &Procedure,
-    ) -> Option<MissingScopes> {
+    pub(crate) fn missing_scopes(&mut self, procedure: &Procedure) -> Option<MissingScopes> {
+        if procedure.scopes.is_empty() {
+            return None;
+        }
+        let py = self.attach();
         let scopes = self.contexts.user().and_then(|user| scopes_of(user.bind(py)));
         MissingScopes::find(&procedure.scopes, |scope| {
             scopes.as_ref().is_some_and(|scopes| scopes.contains(scope).unwrap_or(false))

@@ -20,7 +20,6 @@ use ucall_server::{
 };
 
 use crate::arguments::Failure;
-use crate::attachment::Attachment;
 use crate::auth::Authentication;
 use crate::batch::{BatchSizes, Batches};
 use crate::callbacks::Callbacks;
@@ -30,13 +29,12 @@ use crate::functions::Functions;
 use crate::health;
 use crate::http_route::HttpRequest;
 use crate::options::CallLimits;
-use crate::procedure::{CallMode, Procedure};
+use crate::procedure::{CallMode, SharedProcedure};
 use crate::report::Report;
 use crate::session::Sessions;
 
 /// The interpreter as one worker uses it, on a thread that is detached when a turn begins.
 pub(crate) struct Interpreter {
-    attachment: Attachment,
     pub(crate) functions: Functions,
     pub(crate) deferral: Deferral,
     authentication: Authentication,
@@ -60,7 +58,6 @@ impl Interpreter {
         let streams = deferral.streams.context().clone();
         let functions = Functions::new(py, report, metrics, limits.slow, streams)?;
         Ok(Self {
-            attachment: Attachment::new(py, &functions.timing),
             functions,
             deferral,
             authentication: Authentication::new(py, auth),
@@ -71,7 +68,7 @@ impl Interpreter {
     /// Attaches the thread, if this turn has not attached it yet.
     #[inline(always)]
     pub(crate) fn attach(&mut self) -> Python<'static> {
-        self.attachment.attach(&mut self.functions.timing)
+        self.functions.attach()
     }
 
     /// Begins a call that may end after its turn, or the request of a route.
@@ -80,49 +77,46 @@ impl Interpreter {
     /// The reply to a call that has not begun.
     fn begin(
         &mut self,
-        py: Python<'_>,
-        procedure: &Arc<Procedure>,
+        procedure: &SharedProcedure,
         call: &Call<'_>,
         caller: &Caller,
-        request: Option<Py<PyAny>>,
+        request: Option<DropAttached<Py<PyAny>>>,
         reply: &mut Reply<'_>,
     ) -> Result<CallOutcome, RpcError> {
         let Self { functions, deferral, .. } = self;
         let start = deferral.admit(&functions.timing, procedure, call, caller, request)?;
-        let begun = deferral.begin(py, functions, start, reply);
-        begun.map_err(|failure| functions.report.fail(py, procedure, failure, reply.len_max()))
+        let begun = deferral.begin(functions, start, reply);
+        begun.map_err(|failure| functions.fail(procedure, failure, reply.len_max()))
     }
 
     /// Begins a call that may end after its turn, or refuses one whose caller lacks a scope. `None`
     /// if the function is to run here.
     fn begin_other(
         &mut self,
-        py: Python<'_>,
-        procedure: &Arc<Procedure>,
+        procedure: &SharedProcedure,
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Option<CallOutcome> {
-        if let Some(MissingScopes { error, .. }) = self.functions.missing_scopes(py, procedure) {
+        if let Some(MissingScopes { error, .. }) = self.functions.missing_scopes(procedure) {
             if let Some(series) = procedure.series {
                 self.functions.timing.record_since_receipt(series, Some(error.code));
             }
             return Some(answer(Err(error), reply));
         }
         let is_inline = matches!(procedure.mode, CallMode::Inline);
-        (!is_inline).then(|| self.call_deferred(py, procedure, call, caller, reply))
+        (!is_inline).then(|| self.call_deferred(procedure, call, caller, reply))
     }
 
     /// Begins a call that may end after its turn.
     fn call_deferred(
         &mut self,
-        py: Python<'_>,
-        procedure: &Arc<Procedure>,
+        procedure: &SharedProcedure,
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
-        let begun = self.begin(py, procedure, call, caller, None, reply);
+        let begun = self.begin(procedure, call, caller, None, reply);
         if let Some(series) = procedure.series {
             let timing = &self.functions.timing;
             match &begun {
@@ -148,13 +142,12 @@ impl Interpreter {
         if !self.deferral.calls.has_outcomes() {
             return None;
         }
-        let py = self.attach();
-        self.deferral.next_outcome(py, &mut self.functions, text)
+        self.deferral.next_outcome(&mut self.functions, text)
     }
 }
 
 impl Handler for Interpreter {
-    type Procedure = DropAttached<Arc<Procedure>>;
+    type Procedure = SharedProcedure;
 
     const HAS_INTERPRETER_LOCK: bool = true;
 
@@ -164,17 +157,17 @@ impl Handler for Interpreter {
     #[inline]
     fn call(
         &mut self,
-        procedure: &DropAttached<Arc<Procedure>>,
+        procedure: &SharedProcedure,
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
-        let py = self.attach();
         if !procedure.is_plain
-            && let Some(outcome) = self.begin_other(py, procedure, call, caller, reply)
+            && let Some(outcome) = self.begin_other(procedure, call, caller, reply)
         {
             return outcome;
         }
+        let py = self.attach();
         let Self { functions, deferral, .. } = self;
         if let Some(deadline) = functions.timing.deadline_of(procedure, call)
             && deadline.has_passed(Instant::now())
@@ -204,18 +197,14 @@ impl Handler for Interpreter {
         procedure.is_idempotent
     }
 
-    fn call_rejected(
-        &mut self,
-        procedure: Option<&DropAttached<Arc<Procedure>>>,
-        error: &RpcError,
-    ) {
+    fn call_rejected(&mut self, procedure: Option<&SharedProcedure>, error: &RpcError) {
         let series = procedure.and_then(|procedure| procedure.series).unwrap_or(SeriesIndex::OTHER);
         self.functions.timing.record_since_receipt(series, Some(error.code));
     }
 
     fn respond(
         &mut self,
-        procedure: &DropAttached<Arc<Procedure>>,
+        procedure: &SharedProcedure,
         call: &Call<'_>,
         body: &[u8],
         caller: &Caller,
@@ -225,7 +214,8 @@ impl Handler for Interpreter {
         let (functions, budget) = (&self.functions, self.deferral.calls.budget());
         match HttpRequest::object(py, functions, budget, procedure, call, body, caller) {
             Ok(request) => {
-                answer(self.begin(py, procedure, call, caller, Some(request), reply), reply)
+                let request = Some(DropAttached::new(request));
+                answer(self.begin(procedure, call, caller, request, reply), reply)
             }
             Err(error) => {
                 let (report, failure) = (&mut self.functions.report, Failure::Raised(error));
@@ -235,17 +225,17 @@ impl Handler for Interpreter {
         }
     }
 
-    fn param_kind(&self, procedure: &DropAttached<Arc<Procedure>>, name: &str) -> ParamKind {
+    fn param_kind(&self, procedure: &SharedProcedure, name: &str) -> ParamKind {
         procedure.param_kind(name)
     }
 
-    fn first_param(&self, procedure: &DropAttached<Arc<Procedure>>) -> Option<String> {
+    fn first_param(&self, procedure: &SharedProcedure) -> Option<String> {
         procedure.first_param()
     }
 
     fn check_ready(
         &mut self,
-        checks: &DropAttached<Arc<Procedure>>,
+        checks: &SharedProcedure,
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
@@ -301,11 +291,7 @@ impl Handler for Interpreter {
     }
 
     fn missing_scopes(&mut self, procedure: &Self::Procedure) -> Option<MissingScopes> {
-        if procedure.scopes.is_empty() {
-            return None;
-        }
-        let py = self.attach();
-        self.functions.missing_scopes(py, procedure)
+        self.functions.missing_scopes(procedure)
     }
 
     fn set_identity(&mut self, identity: &CallerIdentity) {
@@ -314,15 +300,13 @@ impl Handler for Interpreter {
 
     fn cancel(&mut self, connection: Id) {
         if self.deferral.calls.count() > 0 {
-            let py = self.attach();
-            self.deferral.cancel_connection(py, connection);
+            self.deferral.cancel_connection(&mut self.functions, connection);
         }
     }
 
     fn cancel_call(&mut self, call: CallId) {
         if let Some(token) = self.deferral.calls.token_of(call) {
-            let py = self.attach();
-            self.deferral.abandon(py, token, None);
+            self.deferral.abandon(&mut self.functions, token, None);
         }
     }
 
@@ -337,18 +321,23 @@ impl Handler for Interpreter {
     }
 
     fn turn_began(&mut self, now: Instant) {
-        let timing = &mut self.functions.timing;
+        let Functions { timing, attachment, .. } = &mut self.functions;
         timing.begin_turn(now);
-        self.attachment.begin_turn(now, timing);
+        attachment.begin_turn(now, timing);
     }
 
     #[inline]
     fn turn_ended(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
-            let py = self.attach();
-            self.deferral.handle_deadlines(py, &mut self.functions, now);
-            self.callbacks.beat_if_due(py, now);
-            self.deferral.step_streams(py, &mut self.functions);
+            self.deferral.handle_deadlines(&mut self.functions, now);
+            if self.callbacks.deadline().is_some_and(|deadline| deadline <= now) {
+                let py = self.attach();
+                self.callbacks.beat_if_due(py, now);
+            }
+            if self.deferral.streams.is_due() {
+                let py = self.attach();
+                self.deferral.step_streams(py, &mut self.functions);
+            }
         }
     }
 
@@ -392,12 +381,11 @@ impl Handler for Interpreter {
     }
 
     fn abandon(&mut self) {
-        let py = self.attach();
-        self.deferral.abandon_all(py);
+        self.deferral.abandon_all(&mut self.functions);
     }
 
     fn while_waiting<T>(&mut self, wait: impl FnOnce() -> T) -> T {
-        self.attachment.detach();
+        self.functions.attachment.detach();
         wait()
     }
 

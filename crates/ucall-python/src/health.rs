@@ -1,7 +1,5 @@
 //! The program's health checks, and the log of a drain.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ucall_proto::{Call, CallOutcome, Reply};
@@ -11,7 +9,7 @@ use crate::arguments::Failure;
 use crate::calls::RetainedParams;
 use crate::deferral::{CallStart, Deferral};
 use crate::functions::Functions;
-use crate::procedure::Procedure;
+use crate::procedure::SharedProcedure;
 
 /// Answers `/readyz`. The function returns the response as bytes, or a
 /// `concurrent.futures.Future` of them.
@@ -19,7 +17,7 @@ pub(crate) fn check_ready(
     py: Python<'_>,
     deferral: &mut Deferral,
     functions: &mut Functions,
-    procedure: &Arc<Procedure>,
+    procedure: &SharedProcedure,
     call: &Call<'_>,
     caller: &Caller,
     reply: &mut Reply<'_>,

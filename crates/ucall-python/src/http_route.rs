@@ -51,10 +51,11 @@ impl HttpRequest {
         caller: &Caller,
     ) -> PyResult<Py<PyAny>> {
         // A public route is not authenticated, so the user is that of an earlier request.
-        let user = functions.contexts.user().filter(|_| !procedure.is_public_route());
+        let identity = functions.contexts.identity().filter(|_| !procedure.is_public_route());
+        let identity = identity.cloned();
         let deadline = functions.timing.deadline_of(procedure, call);
         let request = Self {
-            context: Context::new(py, call, caller, user, deadline, Arc::default(), None),
+            context: Context::new(call, caller, identity, deadline, Arc::default(), None),
             method: call.head.and_then(|head| head.method().name()).unwrap_or_default(),
             query: call.head.map(query).unwrap_or_default(),
             body: PyBytes::new(py, body).unbind(),
@@ -88,8 +89,8 @@ impl HttpRequest {
 
     /// The path as it was sent, with its percent-encoding.
     #[getter]
-    fn path(&self, py: Python<'_>) -> Py<PyString> {
-        self.context.method(py)
+    fn path(&self) -> &str {
+        self.context.method()
     }
 
     /// The text after the ``?``, with its percent-encoding; empty without one.
@@ -123,7 +124,7 @@ impl HttpRequest {
         self.context.user(py)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        format!("<ucall.HttpRequest {} {}>", self.method, self.path(py).bind(py))
+    fn __repr__(&self) -> String {
+        format!("<ucall.HttpRequest {} {}>", self.method, self.path())
     }
 }

@@ -1,8 +1,6 @@
 //! Models of the Open Inference Protocol, as Python describes them, and what the fields of forms
 //! are by the annotations of functions.
 
-use std::sync::Arc;
-
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -10,7 +8,6 @@ use ucall_proto::{Datatype, InferenceModel, InputForm, ModelInput, ModelOutput, 
 use ucall_server::RouteAccess;
 
 use crate::convert::Convert;
-use crate::ffi::DropAttached;
 use crate::procedure::{CallMode, Procedure, Signature};
 use crate::server::Server;
 
@@ -29,7 +26,7 @@ pub(crate) fn insert_inference(py: Python<'_>, server: &Bound<'_, Server>, check
         route: Some(RouteAccess::Public),
         ..Procedure::new(name, check, None, py.None(), CallMode::Future)
     };
-    server.get().procedures.insert_inference(Some(DropAttached::new(Arc::new(procedure))));
+    server.get().procedures.insert_inference(Some(procedure.shared()));
 }
 
 /// Replaces the models of a server, and its metadata, JSON text.

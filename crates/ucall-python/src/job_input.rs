@@ -1,4 +1,7 @@
-//! The input of a call that runs in a thread: shared by the queue of jobs and the call's record.
+//! The input of a call that runs in a thread or in a batch: shared by what waits for its turn and
+//! the call's record.
+//!
+//! The server's thread makes it without the interpreter's lock. Who runs the function reads it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,10 +9,12 @@ use pyo3::prelude::*;
 use ucall_proto::Binary;
 use ucall_server::Reservation;
 
+use crate::context::Context;
+use crate::ffi::DropAttached;
 use crate::metrics::WaitingCall;
 
-/// The input of a call that waits for a thread. Cancelling the call takes the input out, so that
-/// cancelled calls hold no memory in the queue.
+/// The input of a call that waits for a thread or a batch. Cancelling the call takes the input out,
+/// so that cancelled calls hold no memory in the queue.
 pub(crate) struct JobInput(Mutex<Option<Contents>>);
 
 /// The text of a call's params, and its context.
@@ -17,11 +22,28 @@ pub(crate) struct Contents {
     pub(crate) params: Option<Vec<u8>>,
     /// What the call has beside their text.
     pub(crate) binary: Option<Binary>,
-    pub(crate) context: Option<Py<PyAny>>,
-    /// Counts the wait for a thread, if that is measured.
+    pub(crate) context: Option<CallContext>,
+    /// Counts the wait, if that is measured.
     pub(crate) waiting: Option<WaitingCall>,
     /// The memory reserved for the params.
     pub(crate) _reserved: Reservation,
+}
+
+/// What a function gets of the request beside params.
+pub(crate) enum CallContext {
+    Call(Box<Context>),
+    /// The request of a route.
+    Request(DropAttached<Py<PyAny>>),
+}
+
+impl CallContext {
+    /// The object that the function gets.
+    pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        match self {
+            Self::Call(context) => context.into_object(py),
+            Self::Request(request) => Ok(request.bind(py).clone()),
+        }
+    }
 }
 
 impl JobInput {

@@ -17,6 +17,7 @@ mod attachment;
 mod auth;
 mod background;
 mod batch;
+mod batch_inputs;
 mod batch_results;
 mod bind;
 mod broker_calls;
@@ -96,9 +97,7 @@ mod _core {
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
-    use crate::convert::{
-        ArrayLike, ArrayResults, ArrayType, decode_array, encode_array, stacked_groups,
-    };
+    use crate::convert::{ArrayLike, ArrayResults, ArrayType, decode_array, encode_array};
     #[pymodule_export]
     use crate::errors::Unwritable;
     #[cfg(feature = "queue")]

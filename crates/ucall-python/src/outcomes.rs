@@ -11,8 +11,6 @@ use ucall_server::{OutcomeQueue, Token};
 pub(crate) enum DeferredOutcome {
     /// A task or a future that is done.
     Future(Py<PyAny>),
-    /// The result of one call of a batch; an exception is raised for that call.
-    BatchResult(Py<PyAny>),
     /// Items of a stream wait. The outcome follows.
     Items,
     /// The JSON text of the result, or an error.

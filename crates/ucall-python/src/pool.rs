@@ -8,21 +8,20 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 use ucall_proto::{ResultFormat, RpcError};
 use ucall_server::Token;
 
 use crate::arguments::{self, Failure};
 use crate::background::BackgroundJob;
-use crate::batch;
-use crate::batch_results;
+use crate::batch::BatchCalls;
+use crate::batch_inputs::{BatchWriter, Group, run_inputs};
 use crate::convert::Scratch;
 use crate::errors;
 use crate::ffi::variables::{copy_current, in_own_variables, run_in};
 use crate::interpreter_shutdown::{self, run_tracked, run_untracked};
 use crate::job_input::{Contents, JobInput};
 use crate::outcomes::{DeferredOutcome, Outcomes, ResultText};
-use crate::procedure::Procedure;
+use crate::procedure::{Procedure, SharedProcedure};
 use crate::report::Report;
 use crate::streams::{self, Generator, Stream};
 
@@ -66,22 +65,19 @@ struct JobQueue {
 /// A call or a batch to run in a thread.
 pub(crate) struct Job {
     pub(crate) token: Token,
-    pub(crate) procedure: Arc<Procedure>,
+    pub(crate) procedure: SharedProcedure,
     pub(crate) work: Work,
 }
 
 pub(crate) enum Work {
     /// One call.
     Call(Arc<JobInput>),
-    /// A batch: an argument for each parameter, and its calls.
-    Batch {
-        columns: Vec<Py<PyList>>,
-        items: Vec<Token>,
-        /// The formats of their results.
-        formats: Vec<ResultFormat>,
-    },
+    Batch(BatchCalls),
     /// A generator, of a call or of a batch.
-    Stream { start: GeneratorStart, stream: Arc<Stream> },
+    Stream {
+        start: GeneratorStart,
+        stream: Arc<Stream>,
+    },
     /// A function that runs after the reply to its call.
     Background(BackgroundJob),
 }
@@ -89,8 +85,7 @@ pub(crate) enum Work {
 /// What a generator function is called with.
 pub(crate) enum GeneratorStart {
     Call(Arc<JobInput>),
-    /// An argument for each parameter.
-    Batch(Vec<Py<PyList>>),
+    Batch(Group<Token>),
 }
 
 impl Job {
@@ -99,7 +94,7 @@ impl Job {
             Work::Call(input) | Work::Stream { start: GeneratorStart::Call(input), .. } => {
                 input.is_empty()
             }
-            Work::Batch { .. } | Work::Stream { .. } | Work::Background(_) => false,
+            Work::Batch(_) | Work::Stream { .. } | Work::Background(_) => false,
         }
     }
 }
@@ -117,9 +112,9 @@ impl Pool {
         Self { shared, threads: 0, threads_max }
     }
 
-    /// Enqueues a job. At most `waiting` jobs are not cancelled. Raises if there is no thread and
-    /// none can be started.
-    pub(crate) fn submit(&mut self, py: Python<'_>, job: Job, waiting: usize) -> PyResult<()> {
+    /// Enqueues a job. At most `waiting` jobs are not cancelled. Returns whether a further thread
+    /// is to be started.
+    pub(crate) fn submit(&self, job: Job, waiting: usize) -> bool {
         let mut queue = self.shared.queue();
         if queue.jobs.len() > CANCELLED_JOBS_MAX + 2 * waiting {
             queue.jobs.retain(|job| !job.is_cancelled());
@@ -128,16 +123,20 @@ impl Pool {
         let is_short_of_threads = queue.jobs.len() > queue.idle && self.threads < self.threads_max;
         drop(queue);
         self.shared.changed.notify_one();
-        if is_short_of_threads {
-            match self.start_thread(py) {
-                Ok(()) => self.threads += 1,
-                Err(error) if self.threads == 0 => {
-                    self.shared.queue().jobs.pop_back();
-                    return Err(error);
-                }
-                // The other threads run the job.
-                Err(_) => {}
+        is_short_of_threads
+    }
+
+    /// Starts a thread for the job that was submitted last. Raises if there is none and none can be
+    /// started: the job is removed then.
+    pub(crate) fn start_thread(&mut self, py: Python<'_>) -> PyResult<()> {
+        match self.spawn(py) {
+            Ok(()) => self.threads += 1,
+            Err(error) if self.threads == 0 => {
+                self.shared.queue().jobs.pop_back();
+                return Err(error);
             }
+            // The other threads run the job.
+            Err(_) => {}
         }
         Ok(())
     }
@@ -145,7 +144,7 @@ impl Pool {
     /// Starts a thread without waiting for it, as `threading.Thread.start` would: a hundred of
     /// these waits would delay the calls of this turn. The program does not join the threads when
     /// it ends, as the drain has waited for their calls; see `interpreter_shutdown`.
-    fn start_thread(&self, py: Python<'_>) -> PyResult<()> {
+    fn spawn(&self, py: Python<'_>) -> PyResult<()> {
         interpreter_shutdown::register_process();
         let thread = PoolThread { shared: self.shared.clone(), number: self.threads + 1 };
         let start = py.import("_thread")?.getattr("start_new_thread")?;
@@ -204,23 +203,13 @@ impl Shared {
                 background.run(py, &self.report);
                 self.outcomes.send(job.token, DeferredOutcome::Text(Ok(Vec::new())));
             }
-            Work::Batch { columns, items, formats } => {
-                let run = || batch::run(py, &job.procedure, &columns);
-                let result = in_own_variables(py, || run_untracked(py, run));
-                let outcomes =
-                    batch_results::outcomes(py, &self.report, &job.procedure, items, result);
-                let mut formats = formats.into_iter();
-                let written = |(token, outcome)| {
-                    let format = formats.next().unwrap_or_default();
-                    let DeferredOutcome::BatchResult(item) = outcome else {
-                        return (token, outcome);
-                    };
-                    let item = item.into_bound(py);
-                    (token, self.write_item(py, &job.procedure, item, format).into())
-                };
-                let mut outcomes: Vec<_> = outcomes.into_iter().map(written).collect();
-                outcomes.push((job.token, DeferredOutcome::Text(Ok(Vec::new()))));
-                self.outcomes.send_all(outcomes);
+            Work::Batch(calls) => {
+                let (procedure, len_max) = (&*job.procedure, self.reply_bytes_max);
+                let mut writer = BatchWriter::new(&self.report, procedure, len_max);
+                let outcomes = run_inputs(py, &mut writer, calls.take(), scratch);
+                let outcomes = outcomes.into_iter().map(|(token, written)| (token, written.into()));
+                let ended = (job.token, DeferredOutcome::Text(Ok(Vec::new())));
+                self.outcomes.send_all(outcomes.chain([ended]).collect());
             }
         }
     }
@@ -241,14 +230,14 @@ impl Shared {
                 let Contents { params, binary, context, waiting, _reserved } = contents;
                 drop(waiting);
                 scratch.parts = binary.and_then(|binary| binary.parts);
-                let context = context.map(|it| it.into_bound(py));
+                let context = context.map(|it| it.into_object(py)).transpose()?;
                 let call = || arguments::call(py, procedure, params.as_deref(), context, scratch);
                 let generator = run_in(&variables, || run_untracked(py, call));
                 scratch.parts = None;
                 generator
             }
-            GeneratorStart::Batch(columns) => {
-                let call = || Ok(batch::run(py, procedure, &columns)?);
+            GeneratorStart::Batch(group) => {
+                let call = || Ok(group.call(py, procedure)?);
                 run_in(&variables, || run_untracked(py, call))
             }
         };
@@ -270,9 +259,9 @@ impl Shared {
         drop(waiting);
         let format = binary.as_ref().map(|binary| binary.results).unwrap_or_default();
         scratch.parts = binary.and_then(|binary| binary.parts);
-        let context = context.map(|it| it.into_bound(py));
         let mut outcome = Err(errors::internal());
         let ran = in_own_variables(py, || {
+            let context = context.map(|it| it.into_object(py)).transpose()?;
             let call = || arguments::call(py, procedure, params.as_deref(), context, scratch);
             outcome = run_untracked(py, call)
                 .and_then(|result| self.written(procedure, &result, format))
@@ -280,18 +269,6 @@ impl Shared {
             Ok(())
         });
         ran.map_err(|_: PyErr| errors::internal()).and(outcome)
-    }
-
-    fn write_item(
-        &self,
-        py: Python<'_>,
-        procedure: &Procedure,
-        item: Bound<'_, PyAny>,
-        format: ResultFormat,
-    ) -> Result<ResultText, RpcError> {
-        batch_results::item_result(item)
-            .and_then(|item| self.written(procedure, &item, format))
-            .map_err(|failure| self.failed(py, procedure, failure))
     }
 
     fn written(

@@ -11,6 +11,7 @@ use ucall_proto::{Reply, ResultFormat};
 use ucall_server::{Overflow, RouteAccess, SeriesIndex};
 
 use crate::convert::{self, ConversionFault, Convert, Results};
+use crate::ffi::DropAttached;
 use crate::outcomes::ResultText;
 
 /// A registered function.
@@ -41,6 +42,9 @@ pub(crate) struct Procedure {
     /// Set if the function answers the requests of a route.
     pub(crate) route: Option<RouteAccess>,
 }
+
+/// A procedure, which any thread may drop: its table and its calls share it.
+pub(crate) type SharedProcedure = Arc<DropAttached<Procedure>>;
 
 /// How the calls of a function run.
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +126,32 @@ impl BatchRules {
     }
 }
 
+/// What the calls of a batch give the function for one parameter.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) enum Column {
+    /// A list with an item a call, as contexts are.
+    #[default]
+    List,
+    /// One array, in which those of the calls are along a new first dimension.
+    Stacked,
+    /// One value, which all of them have.
+    Scalar,
+}
+
+impl Column {
+    /// Takes what `python/ucall/_functions/batches.py` adds to the type of a parameter.
+    fn from_description(takes: Bound<'_, PyAny>) -> PyResult<(Self, Bound<'_, PyAny>)> {
+        let Ok((name, inner)) = takes.extract::<(String, Bound<'_, PyAny>)>() else {
+            return Ok((Self::List, takes));
+        };
+        Ok(match name.as_str() {
+            "stacked" => (Self::Stacked, inner),
+            "scalar" => (Self::Scalar, inner),
+            _ => (Self::List, takes),
+        })
+    }
+}
+
 impl CallMode {
     /// Reads what `python/ucall/_functions/registration.py` describes: a name, and the rules of a
     /// batch.
@@ -183,6 +213,17 @@ impl Procedure {
             is_logged_as_slow: AtomicBool::new(false),
             route: None,
         }
+    }
+
+    /// The procedure as its table and its calls share it.
+    pub(crate) fn shared(self) -> SharedProcedure {
+        Arc::new(DropAttached::new(self))
+    }
+
+    /// What the calls of a batch give for each parameter.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = Column> {
+        let params = self.signature.as_ref().map(|signature| signature.params.iter());
+        params.into_iter().flatten().map(|param| param.column)
     }
 
     /// Whether the function is a generator.
@@ -331,6 +372,8 @@ pub(crate) struct Param {
     pub(crate) by_name: bool,
     pub(crate) convert: Convert,
     pub(crate) default: Option<Py<PyAny>>,
+    /// Of a function that takes batches.
+    pub(crate) column: Column,
 }
 
 impl Param {
@@ -341,7 +384,7 @@ impl Param {
         default: Option<Py<PyAny>>,
     ) -> Self {
         let key = format!("\"{name}\":").into_bytes().into();
-        Self { name, key, by_name, convert, default }
+        Self { name, key, by_name, convert, default, column: Column::default() }
     }
 }
 
@@ -381,6 +424,7 @@ impl Signature {
             self.extra = Some(Extra::Keys(keys.collect::<PyResult<_>>()?));
             return Ok(());
         }
+        let (column, takes) = Column::from_description(takes)?;
         let is_context = takes.cast::<PyString>().is_ok_and(|takes| takes == CONTEXT);
         let convert = match is_context {
             true => Convert::Any,
@@ -396,7 +440,7 @@ impl Signature {
                     self.context = Some(self.params.len());
                 }
                 let default = optional.then_some(default);
-                self.params.push(Param::new(name, by_name, convert, default));
+                self.params.push(Param { column, ..Param::new(name, by_name, convert, default) });
             }
             _ => return Err(PyValueError::new_err(format!("unknown kind of parameter {kind}"))),
         }

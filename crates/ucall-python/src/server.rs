@@ -23,11 +23,12 @@ use crate::batch::BatchSizes;
 use crate::callbacks::Callbacks;
 use crate::engine;
 use crate::ffi;
-use crate::ffi::DropAttached;
 use crate::listen_address::ListenAddress;
 use crate::listening_socket::ListeningSocket;
 use crate::options::CallLimits;
-use crate::procedure::{BatchOptions, CallMode, Procedure, Signature, StreamRules};
+use crate::procedure::{
+    BatchOptions, CallMode, Procedure, SharedProcedure, Signature, StreamRules,
+};
 use crate::server_state::{self, RunGuard, ServerState};
 use crate::shared_counters::SharedCounters;
 use crate::signals::SignalHandlers;
@@ -47,7 +48,7 @@ pub(crate) struct Server {
     pub(crate) auth: Option<Py<PyAny>>,
     /// The limit of a call's duration, unless its function has one.
     pub(crate) timeout: Option<Duration>,
-    pub(crate) procedures: Arc<Procedures<DropAttached<Arc<Procedure>>>>,
+    pub(crate) procedures: Arc<Procedures<SharedProcedure>>,
     /// Counts batches by size.
     pub(crate) batch_sizes: Arc<BatchSizes>,
     state: Arc<Mutex<ServerState>>,
@@ -313,7 +314,7 @@ impl Server {
         if procedure.takes_context() {
             self.procedures.want_peers();
         }
-        self.procedures.insert(&name, DropAttached::new(Arc::new(procedure)));
+        self.procedures.insert(&name, procedure.shared());
         Ok(())
     }
 
@@ -346,7 +347,7 @@ impl Server {
         if wants_peer {
             self.procedures.want_peers();
         }
-        let procedure = DropAttached::new(Arc::new(procedure));
+        let procedure = procedure.shared();
         self.procedures.insert_route(&path, methods, access, procedure);
         Ok(())
     }
@@ -367,7 +368,7 @@ impl Server {
         if procedure.takes_context() {
             self.procedures.want_peers();
         }
-        self.procedures.insert_mcp_method(&name, DropAttached::new(Arc::new(procedure)));
+        self.procedures.insert_mcp_method(&name, procedure.shared());
         Ok(())
     }
 
@@ -389,7 +390,7 @@ impl Server {
             route: Some(RouteAccess::Public),
             ..Procedure::new(name, check, None, py.None(), mode)
         };
-        self.procedures.insert_health_checks(Some(DropAttached::new(Arc::new(procedure))));
+        self.procedures.insert_health_checks(Some(procedure.shared()));
     }
 
     /// Sets the callbacks of the next run: `on_drain` is called once, when a drain or its delay

@@ -12,6 +12,8 @@ use ucall_proto::RpcError;
 use ucall_server::{Overflow, Publisher, ServerMessage, SubscribeError};
 
 use crate::convert::{self, ConversionFault};
+use crate::ffi::DropAttached;
+use crate::procedure::SharedProcedure;
 
 /// The sessions of one worker's connections.
 pub(crate) struct Sessions {
@@ -51,28 +53,37 @@ impl Sessions {
 
 /// The connection of one call.
 pub(crate) struct Channel {
-    sessions: Arc<Sessions>,
+    sessions: Arc<DropAttached<Sessions>>,
     connection: Id,
     /// Whether the connection takes messages that answer no call.
     takes_messages: bool,
-    /// Replaces objects that JSON does not have.
-    encode: Option<Py<PyAny>>,
-    session: Mutex<Option<Py<Connection>>>,
+    /// The function of the call, by which objects are replaced that JSON does not have.
+    procedure: Option<SharedProcedure>,
+    session: Mutex<Option<DropAttached<Py<Connection>>>>,
 }
 
 impl Channel {
-    /// The connection of a call; without `encode` of a request before its call.
+    /// The connection of a call; without `procedure` of a request before its call.
     pub(crate) fn new(
-        py: Python<'_>,
-        sessions: Arc<Sessions>,
+        sessions: Arc<DropAttached<Sessions>>,
         connection: Id,
         is_http: bool,
-        encode: Option<&Py<PyAny>>,
+        procedure: Option<SharedProcedure>,
     ) -> Self {
-        let session = Mutex::new(sessions.find(py, connection));
-        let takes_messages = encode.is_some() && !is_http;
-        let encode = encode.map(|encode| encode.clone_ref(py));
-        Self { sessions, connection, takes_messages, encode, session }
+        let takes_messages = procedure.is_some() && !is_http;
+        Self { sessions, connection, takes_messages, procedure, session: Mutex::default() }
+    }
+
+    /// Keeps the session that the connection has by now, also once it is closed.
+    pub(crate) fn find_session(&self, py: Python<'_>) {
+        if let Some(session) = self.sessions.find(py, self.connection) {
+            self.keep(session);
+        }
+    }
+
+    fn keep(&self, session: Py<Connection>) {
+        let mut kept = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = Some(DropAttached::new(session));
     }
 
     /// The session, which is made now if the connection has none.
@@ -83,7 +94,7 @@ impl Channel {
         }
         let session = Py::new(py, Connection::new(py, self))?;
         self.sessions.insert(self.connection, session.clone_ref(py));
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.clone_ref(py));
+        self.keep(session.clone_ref(py));
         Ok(session)
     }
 
@@ -100,7 +111,8 @@ impl Channel {
     ) -> PyResult<()> {
         self.check(py)?;
         let none = py.None();
-        let encode = self.encode.as_ref().unwrap_or(&none).bind(py);
+        let procedure = self.procedure.as_ref();
+        let encode = procedure.map_or(&none, |procedure| &procedure.encode).bind(py);
         let message = message("", method, params, encode, self.sessions.message_bytes_max)?;
         self.sessions.publisher.notify(self.connection, message);
         Ok(())
@@ -202,7 +214,7 @@ pub(crate) fn message(
 #[pyclass(frozen, module = "ucall")]
 pub(crate) struct Connection {
     id: Id,
-    sessions: Weak<Sessions>,
+    sessions: Weak<DropAttached<Sessions>>,
     data: Py<PyDict>,
     on_close: Mutex<Vec<Py<PyAny>>>,
 }

@@ -1,85 +1,105 @@
-"""Functions that take a batch of calls: each parameter is a list, or a stacked NumPy array.
+"""Functions that take a batch of calls: a parameter is a list, a stacked array, or a scalar.
 
-Each call has one item per parameter. The core collects the items, and the contexts of the calls,
-into lists. Arrays of one shape and dtype are then stacked along a new first axis.
+The core reads the calls and groups them: those whose arrays have the same shapes and dtypes, and
+whose scalars have the same values. For each group it calls the function with a list, an array with
+a new first axis, or the one value of all calls for each parameter.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
+import types
 import typing
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ucall._core import Context, stacked_groups
+from ucall._core import Context
 from ucall._functions import signatures
-from ucall.errors import RPCError
 from ucall.types.aliases import resolve_alias
-from ucall.types.messages import UnsupportedType, type_name
+from ucall.types.messages import Takes, UnsupportedType, type_name
 
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["adapt", "is_array", "item_of"]
-
-Function = Callable[..., Any]
-Column = list[Any]
+__all__ = ["describe", "is_array", "item_of"]
 
 
-def adapt(
-    function: Function, name: str, hints: dict[str, object], registry: TypeRegistry
-) -> tuple[Function, list[signatures.Parameter]]:
-    """The function that the core calls with a list per parameter, and the items' parameters.
+def describe(
+    function: Callable[..., Any], name: str, hints: dict[str, object], registry: TypeRegistry
+) -> list[signatures.Parameter]:
+    """The parameters of one call, with what the calls of a batch give for each.
 
     Raises:
-        TypeError: A parameter is neither a list nor an array; the message names it.
+        TypeError: A parameter cannot be that of a batch; the message names it.
     """
-    arrays: list[bool] = []
+    annotations: list[Any] = []
 
     def noted_item_of(annotation: Any) -> Any:
-        arrays.append(is_array(annotation))
+        annotations.append(annotation)
         return item_of(annotation)
 
-    signature = signatures.describe(function, name, hints, registry, noted_item_of)
-    if not signature:
-        raise TypeError(f"{name}: a batch needs at least one parameter")
-    for parameter in signature:
-        _check_column(parameter, name)
-    stacked = [index for index, is_array in enumerate(arrays) if is_array]
-    if not stacked:
-        return function, signature
-    if signatures.yields(function):
+    signature = signatures.describe(function, name, hints, registry, noted_item_of) or []
+    columns = [_column_of(annotation) for annotation in annotations]
+    if "stacked" in columns and signatures.yields(function):
         raise TypeError(f"{name}: a batch that yields takes lists, and no arrays")
-    stacking = _stacking_async if signatures.is_async(function) else _stacking
-    return stacking(function, name, stacked), signature
+    described = [_parameter(*it, name) for it in zip(signature, columns, strict=True)]
+    if all(column == "scalar" for column in columns):
+        problem = "a batch needs a parameter that is a list or an array, with an item of each call"
+        raise TypeError(f"{name}: {problem}")
+    return described
 
 
-def _check_column(parameter: signatures.Parameter, name: str) -> None:
-    named, kind, takes, has_default, _ = parameter
-    if kind not in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
-        raise TypeError(f"{name}: parameter {named!r}: a batch is called by position")
-    if has_default and takes != "context":
-        raise TypeError(f"{name}: parameter {named!r}: a batch has no defaults")
+def _column_of(annotation: Any) -> str:
+    """What the calls of a batch give for a parameter: a list, a stacked array, or one value."""
+    if is_array(annotation):
+        return "stacked"
+    return "list" if _is_list(annotation) else "scalar"
+
+
+def _parameter(parameter: signatures.Parameter, column: str, name: str) -> signatures.Parameter:
+    named, kind, takes, has_default, default = parameter
+    if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise TypeError(f"{name}: parameter {named!r}: a batch has no *args or **kwargs")
+    if has_default and column != "scalar" and takes != "context":
+        problem = "a list or an array of a batch has no default"
+        raise TypeError(f"{name}: parameter {named!r}: {problem}")
+    if column == "list":
+        return parameter
+    return named, kind, (column, typing.cast(Takes, takes)), has_default, default
 
 
 def item_of(annotation: Any) -> Any:
-    """The annotation of one item of an annotated list, or array.
+    """The annotation of one call's value: of an item of an annotated list, of an array, or of a
+    scalar.
 
     Raises:
-        UnsupportedType: It is neither.
+        UnsupportedType: A batch cannot have such a parameter.
     """
     if is_array(annotation):
         return annotation
     annotation = resolve_alias(annotation)
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if annotation in (list, Any, inspect.Parameter.empty):
-        return Any
-    if origin in (list, Sequence) and arguments:
-        return arguments[0]
+    if _is_list(annotation):
+        return (typing.get_args(annotation) or (Any,))[0]
     if annotation is Context:
         raise UnsupportedType("ucall.Context", "a batch has many calls: list[ucall.Context]")
-    raise UnsupportedType(type_name(annotation), "a batch is called with lists or arrays")
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    if is_union and any(map(_has_item_of_each, typing.get_args(annotation))):
+        reason = "a list or an array of a batch has an item of each call, and cannot be optional"
+        raise UnsupportedType(type_name(annotation), reason)
+    return annotation
+
+
+def _has_item_of_each(annotation: Any) -> bool:
+    return is_array(annotation) or _is_list(annotation)
+
+
+def _is_list(annotation: Any) -> bool:
+    annotation = resolve_alias(annotation)
+    if annotation in (list, Any, inspect.Parameter.empty):
+        return True
+    is_list = typing.get_origin(annotation) in (list, Sequence)
+    return is_list and bool(typing.get_args(annotation))
 
 
 def is_array(annotation: Any) -> bool:
@@ -90,64 +110,3 @@ def is_array(annotation: Any) -> bool:
     numpy = sys.modules.get("numpy")
     kind = typing.get_origin(annotation) or annotation
     return numpy is not None and kind is numpy.ndarray
-
-
-def _stacking(function: Function, name: str, stacked: Sequence[int]) -> Function:
-    def run(*columns: Column) -> Column:
-        results: Column = [None] * len(columns[0])
-        for positions, arguments in stacked_groups(columns, stacked):
-            try:
-                found = _checked(name, function(*arguments), len(positions))
-                _scatter(results, positions, found)
-            except Exception as failure:
-                _scatter(results, positions, [failure] * len(positions))
-        return results
-
-    return run
-
-
-def _stacking_async(function: Function, name: str, stacked: Sequence[int]) -> Function:
-    async def run(*columns: Column) -> Column:
-        results: Column = [None] * len(columns[0])
-        for positions, arguments in stacked_groups(columns, stacked):
-            made = typing.cast(Coroutine[Any, Any, Iterable[Any]], function(*arguments))
-            try:
-                _scatter(results, positions, _checked(name, await made, len(positions)))
-            except Exception as failure:
-                _scatter(results, positions, [failure] * len(positions))
-        return results
-
-    return run
-
-
-def _checked(name: str, found: Iterable[Any], count: int) -> Column:
-    """The results as a list.
-
-    Raises:
-        RPCError: There is not one for each call. It is logged here, once for all calls.
-    """
-    results = _as_list(found)
-    if results is not None and len(results) == count:
-        return results
-    if results is None:
-        fault = f"result: expected a list of {count} results"
-    else:
-        fault = f"result: expected {count} results for a batch of {count}, got {len(results)}"
-    import logging
-
-    logging.getLogger("ucall").error("%s: %s", name, fault)
-    raise RPCError(-32603, "Internal error", fault)
-
-
-def _as_list(found: Iterable[Any]) -> Column | None:
-    """What a function returned as a list; ``None`` if it has no results, as text and a dict."""
-    try:
-        items = iter(found)
-    except TypeError:
-        return None
-    return None if isinstance(found, (str, dict)) else list(items)
-
-
-def _scatter(results: Column, positions: list[int], found: Column) -> None:
-    for position, result in zip(positions, found, strict=True):
-        results[position] = result

@@ -129,7 +129,7 @@ def register(
     if batch is not None:
         from ucall._functions import batches
 
-        function, items = batches.adapt(function, name, hints, registry)
+        items = batches.describe(function, name, hints, registry)
         return _traced(Registration(function, items, mode, batch, described, hints), spans)
     signature = signatures.describe(function, name, hints, registry)
     if pool is not None:

@@ -121,7 +121,8 @@ class Decorators:
         Callers call it with one item per parameter: ``embed("a text")``. Calls that arrive together
         form a batch; while one runs, the next is collected. The function returns a list of results
         in the order of the calls; an exception in the list fails that call alone. A parameter is a
-        list, or a NumPy array, which is stacked along a new first axis from items of one shape. A
+        list, or a NumPy array, which is stacked along a new first axis from items of one shape, or
+        of any other type: then it is one value, and calls with other values run on their own. A
         parameter ``list[ucall.Context]`` gets the contexts of the calls.
 
         Args:
@@ -137,7 +138,7 @@ class Decorators:
                 fails, the server does not start.
 
         Raises:
-            TypeError, ValueError: See `add`. TypeError also for a parameter of another type.
+            TypeError, ValueError: See `add`. TypeError also if no parameter is a list or an array.
         """
         from ucall._functions.registration import BatchRules, StreamRules
 

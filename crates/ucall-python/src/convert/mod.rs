@@ -23,7 +23,7 @@ pub(crate) use check::{Checked, Faults};
 pub(crate) use error::ConversionFault;
 pub(crate) use parts::PartMemory;
 pub(crate) use read::{Input, Scratch};
-pub(crate) use stacking::stacked_groups;
+pub(crate) use stacking::{stack, tensor_of};
 pub(crate) use write::{Results, write, write_results, write_with};
 
 use std::fmt;

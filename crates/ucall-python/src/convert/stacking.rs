@@ -2,61 +2,16 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 use ucall_proto::arrays::Tensor;
 
 use super::array_results::contiguous;
 use crate::ffi::{self, Array, NumPy};
 
-/// Calls whose arrays have the same shapes and dtypes: their positions in the batch, and an
-/// argument for each parameter.
-type Group<'py> = (Vec<usize>, Vec<Bound<'py, PyAny>>);
-
-/// Groups the calls of a batch by the shapes and dtypes of their arrays, which are in the columns
-/// of the indices `stacked`. Each array is copied once, to its place in the group's array.
-#[pyfunction]
-pub(crate) fn stacked_groups<'py>(
-    py: Python<'py>,
-    columns: Vec<Bound<'py, PyList>>,
-    stacked: Vec<usize>,
-) -> PyResult<Vec<Group<'py>>> {
-    let numpy = NumPy::get(py)?;
-    let mut groups: Vec<(Vec<Tensor>, Vec<usize>)> = Vec::new();
-    for position in 0..columns.first().map_or(0, |column| column.len()) {
-        let of_column = |index: &usize| -> PyResult<Tensor> {
-            let item = column(&columns, *index)?.get_item(position)?;
-            let array = array_of(numpy, &item)?;
-            let dtype =
-                array.dtype()?.ok_or_else(|| PyTypeError::new_err("no array of numbers"))?;
-            Ok(Tensor { dtype, shape: array.shape().to_vec(), is_fortran: false })
-        };
-        let tensors = stacked.iter().map(of_column).collect::<PyResult<Vec<_>>>()?;
-        match groups.iter_mut().find(|(known, _)| *known == tensors) {
-            Some((_, positions)) => positions.push(position),
-            None => groups.push((tensors, vec![position])),
-        }
-    }
-    let argument = |index: usize, tensors: &[Tensor], positions: &[usize]| {
-        let items = positions.iter().map(|at| column(&columns, index)?.get_item(*at));
-        let items = items.collect::<PyResult<Vec<_>>>()?;
-        match stacked.iter().position(|it| *it == index).and_then(|at| tensors.get(at)) {
-            Some(tensor) => stack(py, numpy, tensor, &items),
-            None => Ok(PyList::new(py, items)?.into_any()),
-        }
-    };
-    let group = |(tensors, positions): (Vec<Tensor>, Vec<usize>)| {
-        let arguments = (0..columns.len()).map(|index| argument(index, &tensors, &positions));
-        let arguments = arguments.collect::<PyResult<Vec<_>>>()?;
-        Ok((positions, arguments))
-    };
-    groups.into_iter().map(group).collect()
-}
-
-fn column<'a, 'py>(
-    columns: &'a [Bound<'py, PyList>],
-    index: usize,
-) -> PyResult<&'a Bound<'py, PyList>> {
-    columns.get(index).ok_or_else(|| PyTypeError::new_err("a batch has no such parameter"))
+/// The shape and the dtype of an array.
+pub(crate) fn tensor_of(item: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let array = array_of(NumPy::get(item.py())?, item)?;
+    let dtype = array.dtype()?.ok_or_else(|| PyTypeError::new_err("no array of numbers"))?;
+    Ok(Tensor { dtype, shape: array.shape().to_vec(), is_fortran: false })
 }
 
 fn array_of<'a, 'py>(
@@ -66,13 +21,14 @@ fn array_of<'a, 'py>(
     numpy.array(item).ok_or_else(|| PyTypeError::new_err("expected an array"))
 }
 
-/// An array of these, along a new first dimension.
-fn stack<'py>(
+/// An array of these, all of which are like `tensor`, along a new first dimension.
+pub(crate) fn stack<'py>(
     py: Python<'py>,
-    numpy: &'static NumPy,
-    tensor: &Tensor,
+    tensor: Option<&Tensor>,
     items: &[Bound<'py, PyAny>],
 ) -> PyResult<Bound<'py, PyAny>> {
+    let tensor = tensor.ok_or_else(|| PyTypeError::new_err("a batch has no such array"))?;
+    let numpy = NumPy::get(py)?;
     let mut kept = Vec::with_capacity(items.len());
     for item in items {
         // Only rows of the order of C are copied as they are.

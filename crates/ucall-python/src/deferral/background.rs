@@ -1,7 +1,5 @@
 //! Starts and ends the functions that run after the reply to their call.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
 use ucall_server::Token;
 
@@ -15,7 +13,7 @@ use crate::ffi::variables::run_in;
 use crate::functions::Functions;
 use crate::outcomes::DeferredOutcome;
 use crate::pool::{Job, Work};
-use crate::procedure::Procedure;
+use crate::procedure::SharedProcedure;
 use crate::timing::Timing;
 
 impl Deferral {
@@ -23,7 +21,7 @@ impl Deferral {
     pub(super) fn add_background(
         &mut self,
         timing: &Timing,
-        procedure: &Arc<Procedure>,
+        procedure: &SharedProcedure,
         state: &CallState,
     ) {
         for job in state.take_jobs() {
@@ -44,7 +42,7 @@ impl Deferral {
         let token = self.insert_entry(&functions.timing, &procedure, kind);
         let started = match job.kind {
             JobKind::Plain => {
-                self.submit(py, Job { token, procedure, work: Work::Background(job) })
+                self.submit(functions, Job { token, procedure, work: Work::Background(job) })
             }
             JobKind::Async | JobKind::Coroutine => self.start_job_task(py, &job, token),
         };

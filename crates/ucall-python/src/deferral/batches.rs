@@ -1,122 +1,174 @@
 //! Runs batches of calls, and reports the outcome of each call.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::mem;
 
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 use ucall_server::Token;
 
 use super::Deferral;
-use crate::arguments::Failure;
 use crate::asyncio::tasks;
-use crate::batch::{self, Batch};
-use crate::batch_results;
-use crate::calls::EntryKind;
+use crate::batch::Batch;
+use crate::batch_inputs::{BatchWriter, Group, GroupCall, Groups, TaskGroups, Written};
+use crate::calls::{Entry, EntryKind};
 use crate::contexts::Contexts;
+use crate::convert::Scratch;
 use crate::ffi::variables::run_in;
 use crate::functions::Functions;
+use crate::job_input::Contents;
 use crate::outcomes::DeferredOutcome;
 use crate::pool::{Job, Work};
-use crate::procedure::{Executor, Procedure};
+use crate::procedure::{Executor, Procedure, SharedProcedure};
 
 impl Deferral {
-    pub(super) fn run_batch(&mut self, py: Python<'_>, functions: &mut Functions, batch: Batch) {
-        let columns = match batch.columns(py) {
-            Ok(columns) => columns,
-            Err(error) => {
-                return self.finish_batch(py, functions, &batch.procedure, batch.items, Err(error));
+    pub(super) fn run_batch(&mut self, functions: &mut Functions, batch: Batch) {
+        let Batch { procedure, rules, calls } = batch;
+        if rules.executor == Executor::Thread && !rules.yields {
+            let tokens = calls.tokens();
+            let token = self.insert_entry(&functions.timing, &procedure, EntryKind::Batch);
+            let job = Job { token, procedure: procedure.clone(), work: Work::Batch(calls) };
+            if let Err(failure) = self.submit(functions, job) {
+                let error = functions.fail(&procedure, failure, usize::MAX);
+                self.report_batch(tokens.into_iter().map(|token| (token, Err(error.clone()))));
+                self.batches.finished(&procedure);
             }
-        };
-        if batch.rules.yields {
-            return self.run_batch_stream(py, functions, batch, columns);
+            return;
         }
-        match batch.rules.executor {
-            Executor::Inline => {
-                let result = functions.contexts.own_variables(py).and_then(|variables| {
-                    run_in(&variables, || batch::run(py, &batch.procedure, &columns))
-                });
-                functions.warn_if_slow(py, &batch.procedure);
-                self.finish_batch(py, functions, &batch.procedure, batch.items, result);
+        let groups = self.read_groups(functions, &procedure, calls.take());
+        match rules.executor {
+            executor if rules.yields => {
+                self.run_batch_streams(functions, &procedure, groups, executor);
             }
-            Executor::Task => self.run_batch_in_task(py, functions, batch, &columns),
-            Executor::Thread => {
-                let procedure = batch.procedure.clone();
-                let kind = EntryKind::Batch(batch.items.clone());
-                let token = self.insert_entry(&functions.timing, &procedure, kind);
-                let format = |token: &Token| self.call(*token).map(|it| it.results);
-                let formats =
-                    batch.items.iter().map(format).map(Option::unwrap_or_default).collect();
-                let work = Work::Batch { columns, items: batch.items.clone(), formats };
-                let job = Job { token, procedure, work };
-                if let Err(Failure::Raised(error)) = self.submit(py, job) {
-                    self.finish_batch(py, functions, &batch.procedure, batch.items, Err(error));
-                }
+            Executor::Task => {
+                let groups = TaskGroups { running: Vec::new(), following: groups };
+                self.run_groups_in_tasks(functions, &procedure, groups);
             }
+            _ => self.run_groups(functions, &procedure, groups),
         }
     }
 
-    fn run_batch_in_task(
+    /// Reads the calls of a batch on this thread, and answers those that cannot be read.
+    fn read_groups(
         &mut self,
-        py: Python<'_>,
         functions: &mut Functions,
-        batch: Batch,
-        columns: &[Py<PyList>],
-    ) {
-        let started = self.start_batch(py, &functions.contexts, &batch.procedure, columns);
-        let Batch { procedure, items, .. } = batch;
-        let task = match started {
-            Ok(task) => task,
-            Err(error) => return self.finish_batch(py, functions, &procedure, items, Err(error)),
-        };
-        let kind = EntryKind::Batch(items.clone());
-        let token = self.insert_entry(&functions.timing, &procedure, kind);
-        if let Err(Failure::Raised(error)) = self.watch_future(&task, token, true) {
-            self.finish_batch(py, functions, &procedure, items, Err(error));
-        }
+        procedure: &Procedure,
+        inputs: Vec<(Token, Contents)>,
+    ) -> VecDeque<Group<Token>> {
+        let py = functions.attach();
+        let mut scratch = Scratch::default();
+        let Groups { groups, failed } = self.with_writer(functions, procedure, |writer| {
+            Groups::read(py, writer, inputs, &mut scratch)
+        });
+        self.report_batch(failed.into_iter());
+        groups
     }
 
-    fn start_batch<'py>(
+    /// Runs groups on this thread.
+    fn run_groups(
+        &mut self,
+        functions: &mut Functions,
+        procedure: &SharedProcedure,
+        groups: VecDeque<Group<Token>>,
+    ) {
+        let py = functions.attach();
+        for group in groups {
+            let variables = functions.contexts.own_variables(py);
+            let result = variables.and_then(|it| run_in(&it, || group.call(py, procedure)));
+            functions.warn_if_slow(py, procedure);
+            self.finish_group(py, functions, procedure, group.calls, result);
+        }
+        self.batches.finished(procedure);
+    }
+
+    /// Starts the task of the first group that can be started. The others follow.
+    fn run_groups_in_tasks(
+        &mut self,
+        functions: &mut Functions,
+        procedure: &SharedProcedure,
+        mut groups: TaskGroups,
+    ) {
+        let py = functions.attach();
+        while let Some(group) = groups.following.pop_front() {
+            let task = match self.start_group(py, &functions.contexts, procedure, &group) {
+                Ok(task) => task,
+                Err(error) => {
+                    self.finish_group(py, functions, procedure, group.calls, Err(error));
+                    continue;
+                }
+            };
+            groups.running = group.calls;
+            let kind = EntryKind::BatchTask(groups);
+            let token = self.insert_entry(&functions.timing, procedure, kind);
+            let Err(error) = self.follow_future(&task, token, true) else { return };
+            let Some(Entry { kind: EntryKind::BatchTask(left), .. }) = self.calls.remove(token)
+            else {
+                return;
+            };
+            groups = left;
+            let calls = mem::take(&mut groups.running);
+            self.finish_group(py, functions, procedure, calls, Err(error));
+        }
+        self.batches.finished(procedure);
+    }
+
+    fn start_group<'py>(
         &mut self,
         py: Python<'py>,
         contexts: &Contexts,
         procedure: &Procedure,
-        columns: &[Py<PyList>],
+        group: &Group<Token>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let variables = contexts.own_variables(py)?;
-        let coroutine = run_in(&variables, || batch::run(py, procedure, columns))?;
+        let coroutine = run_in(&variables, || group.call(py, procedure))?;
         self.tasks(py)?.start(&coroutine, &variables)
     }
 
-    /// Reports the outcome of each call of a batch.
-    fn finish_batch(
+    /// Ends the task of a group, and starts that of the next one.
+    pub(super) fn finish_batch_task(
         &mut self,
-        py: Python<'_>,
         functions: &mut Functions,
-        procedure: &Arc<Procedure>,
-        items: Vec<Token>,
-        result: PyResult<Bound<'_, PyAny>>,
-    ) {
-        self.batches.finished(procedure);
-        let report = functions.report.shared();
-        let outcomes = batch_results::outcomes(py, report, procedure, items, result);
-        self.calls.push_front(outcomes.into_iter());
-    }
-
-    pub(super) fn finish_batch_entry(
-        &mut self,
-        py: Python<'_>,
-        functions: &mut Functions,
-        procedure: &Arc<Procedure>,
-        items: Vec<Token>,
+        procedure: &SharedProcedure,
+        mut groups: TaskGroups,
         outcome: DeferredOutcome,
     ) {
-        match outcome {
-            DeferredOutcome::Future(task) => {
-                let result = tasks::result_of(task.bind(py));
-                self.finish_batch(py, functions, procedure, items, result);
-            }
-            // The thread has reported the outcomes of its calls.
-            _ => self.batches.finished(procedure),
+        let py = functions.attach();
+        if let DeferredOutcome::Future(task) = outcome {
+            let (calls, result) = (mem::take(&mut groups.running), tasks::result_of(task.bind(py)));
+            self.finish_group(py, functions, procedure, calls, result);
         }
+        self.run_groups_in_tasks(functions, procedure, groups);
+    }
+
+    /// Writes and reports the outcomes of a group.
+    fn finish_group(
+        &mut self,
+        py: Python<'_>,
+        functions: &mut Functions,
+        procedure: &Procedure,
+        calls: Vec<GroupCall<Token>>,
+        result: PyResult<Bound<'_, PyAny>>,
+    ) {
+        let outcomes =
+            self.with_writer(functions, procedure, |writer| writer.written(py, calls, result));
+        self.report_batch(outcomes.into_iter());
+    }
+
+    fn with_writer<T>(
+        &self,
+        functions: &mut Functions,
+        procedure: &Procedure,
+        write: impl FnOnce(&mut BatchWriter<'_>) -> T,
+    ) -> T {
+        let mut writer =
+            BatchWriter::new(functions.report.shared(), procedure, self.reply_bytes_max);
+        let written = write(&mut writer);
+        let interrupted = writer.interrupted;
+        functions.report.note(interrupted);
+        written
+    }
+
+    /// Reports the outcomes of calls, which precede others.
+    fn report_batch(&mut self, outcomes: impl DoubleEndedIterator<Item = (Token, Written)>) {
+        self.calls.push_front(outcomes.map(|(token, written)| (token, written.into())));
     }
 }

@@ -20,7 +20,7 @@ use ucall_server::{LoggedCall, Reservation, Token};
 
 use crate::arguments::Failure;
 use crate::asyncio::tasks::{self, Tasks};
-use crate::background::CallState;
+use crate::background::{BackgroundJob, CallState};
 use crate::batch::Batches;
 use crate::calls::{CallItems, Calls, Deferred, Entry, EntryKind, RetainedParams};
 use crate::errors;
@@ -28,9 +28,9 @@ use crate::functions::Functions;
 use crate::options::CallLimits;
 use crate::outcomes::{DeferredOutcome, DoneCallback, Outcomes};
 use crate::pool::{Job, Pool};
-use crate::procedure::Procedure;
+use crate::procedure::SharedProcedure;
 use crate::report::Report;
-use crate::streams::{StreamContext, StreamIo};
+use crate::streams::{StreamContext, StreamIo, StreamPosition};
 use crate::timing::Timing;
 
 /// The deferred calls of one worker, and what runs them.
@@ -148,18 +148,13 @@ impl Deferral {
 
     /// Answers calls whose deadline has passed, and runs batches that are due.
     #[cold]
-    pub(crate) fn handle_deadlines(
-        &mut self,
-        py: Python<'_>,
-        functions: &mut Functions,
-        now: Instant,
-    ) {
+    pub(crate) fn handle_deadlines(&mut self, functions: &mut Functions, now: Instant) {
         while let Some((token, deadline)) = self.calls.pop_expired(now) {
-            self.abandon(py, token, Some(deadline.error()));
+            self.abandon(functions, token, Some(deadline.error()));
         }
         while let Some(batch) = self.batches.next(now, &mut self.calls) {
-            if !batch.items.is_empty() {
-                self.run_batch(py, functions, batch);
+            if !batch.calls.is_empty() {
+                self.run_batch(functions, batch);
             }
         }
     }
@@ -210,7 +205,7 @@ impl Deferral {
     pub(crate) fn insert_entry(
         &mut self,
         timing: &Timing,
-        procedure: &Arc<Procedure>,
+        procedure: &SharedProcedure,
         kind: EntryKind,
     ) -> Token {
         let entry = Entry { procedure: procedure.clone(), kind };
@@ -233,39 +228,53 @@ impl Deferral {
         token: Token,
         is_local: bool,
     ) -> Result<(), Failure> {
-        let done = DoneCallback::new(token, self.outcomes.clone(), is_local);
-        let followed = Bound::new(future.py(), done).and_then(|done| {
-            future.call_method1(pyo3::intern!(future.py(), "add_done_callback"), (done,))
-        });
-        if let Err(error) = followed {
+        self.follow_future(future, token, is_local).map_err(|error| {
             self.calls.remove(token);
-            return Err(Failure::Raised(error));
-        }
+            Failure::Raised(error)
+        })
+    }
+
+    /// [`Deferral::watch_future`], which keeps the entry if it fails.
+    fn follow_future(
+        &mut self,
+        future: &Bound<'_, PyAny>,
+        token: Token,
+        is_local: bool,
+    ) -> PyResult<()> {
+        let done = DoneCallback::new(token, self.outcomes.clone(), is_local);
+        let done = Bound::new(future.py(), done)?;
+        future.call_method1(pyo3::intern!(future.py(), "add_done_callback"), (done,))?;
         if let Some(call) = self.call(token) {
             call.future = Some(future.clone().unbind());
         }
         Ok(())
     }
 
-    /// Has a thread run a job.
-    pub(crate) fn submit(&mut self, py: Python<'_>, job: Job) -> Result<(), Failure> {
+    /// Has a thread run a job. Attaches this thread only to start another one.
+    pub(crate) fn submit(&mut self, functions: &mut Functions, job: Job) -> Result<(), Failure> {
         let token = job.token;
-        self.pool.submit(py, job, self.calls.count()).map_err(|error| {
+        if !self.pool.submit(job, self.calls.count()) {
+            return Ok(());
+        }
+        let py = functions.attach();
+        self.pool.start_thread(py).map_err(|error| {
             self.calls.remove(token);
             Failure::Raised(error)
         })
     }
 
     /// Cancels a call and its task or future. Its caller gets `error`, if there is one.
-    pub(crate) fn abandon(&mut self, py: Python<'_>, token: Token, error: Option<RpcError>) {
+    pub(crate) fn abandon(
+        &mut self,
+        functions: &mut Functions,
+        token: Token,
+        error: Option<RpcError>,
+    ) {
         let Some(call) = self.call(token) else { return };
-        call.cancel();
-        let stream = call.items.stream.take();
-        if let Some(future) = call.future.take() {
-            tasks::cancel(py, &future);
-        }
-        if let Some(stream) = stream {
-            self.streams.close_call(py, stream);
+        let jobs = call.cancel();
+        if call.has_objects() || !jobs.is_empty() {
+            let (future, stream) = (call.future.take(), call.items.stream.take());
+            self.close_objects(functions.attach(), future, stream, jobs);
         }
         match error {
             // In front of an outcome that may have come after the deadline.
@@ -277,6 +286,23 @@ impl Deferral {
         }
     }
 
+    /// Cancels and drops the objects of a call.
+    fn close_objects(
+        &mut self,
+        py: Python<'_>,
+        future: Option<Py<PyAny>>,
+        stream: Option<StreamPosition>,
+        jobs: Vec<BackgroundJob>,
+    ) {
+        jobs.iter().for_each(|job| job.close(py));
+        if let Some(future) = future {
+            tasks::cancel(py, &future);
+        }
+        if let Some(stream) = stream {
+            self.streams.close_call(py, stream);
+        }
+    }
+
     fn remove_cancelled(&mut self, token: Token) {
         let Some(mut entry) = self.calls.remove(token) else { return };
         if let Some(running) = entry.call().and_then(|call| call.running.take()) {
@@ -285,21 +311,22 @@ impl Deferral {
     }
 
     /// Cancels the calls of a connection that has closed.
-    pub(crate) fn cancel_connection(&mut self, py: Python<'_>, connection: Id) {
+    pub(crate) fn cancel_connection(&mut self, functions: &mut Functions, connection: Id) {
         for token in self.calls.of_connection(connection) {
-            self.abandon(py, token, None);
+            self.abandon(functions, token, None);
         }
     }
 
     /// Answers all calls with an error, and cancels them.
-    pub(crate) fn abandon_all(&mut self, py: Python<'_>) {
+    pub(crate) fn abandon_all(&mut self, functions: &mut Functions) {
+        let py = functions.attach();
         for token in self.calls.all() {
             if let Some(Entry { kind: EntryKind::Background(record), .. }) = self.calls.find(token)
                 && let Some(task) = &record.task
             {
                 tasks::cancel(py, task);
             }
-            self.abandon(py, token, Some(errors::aborted("the server stops")));
+            self.abandon(functions, token, Some(errors::aborted("the server stops")));
         }
     }
 }

@@ -2,14 +2,12 @@
 
 use std::time::Instant;
 
-use pyo3::prelude::*;
 use ucall_proto::{ResultFormat, ResultPart, RpcError};
 use ucall_server::{CallId, Polled};
 
 use super::Deferral;
 use crate::arguments::Failure;
 use crate::asyncio::tasks;
-use crate::batch_results;
 use crate::calls::{Entry, EntryKind};
 use crate::errors;
 use crate::functions::Functions;
@@ -19,9 +17,10 @@ use crate::procedure::Procedure;
 impl Deferral {
     /// The next reply to a call that waits for one. The outcomes of other calls are dropped, and
     /// their exceptions logged.
+    ///
+    /// Attaches the thread for outcomes and calls that have objects.
     pub(crate) fn next_outcome(
         &mut self,
-        py: Python<'_>,
         functions: &mut Functions,
         text: &mut Vec<u8>,
     ) -> Option<(CallId, Polled)> {
@@ -38,6 +37,7 @@ impl Deferral {
                 }
             }
             if let DeferredOutcome::Items = outcome {
+                functions.attach();
                 let turn_began = functions.timing.turn_began();
                 self.streams.take_items(&mut self.calls, token, turn_began);
                 match self.streams.next_item(text) {
@@ -48,15 +48,17 @@ impl Deferral {
             let now = Instant::now();
             let finished = self.calls.finish(token, now);
             let Some((caller, Entry { procedure, kind })) = finished else {
-                log_abandoned(py, functions, outcome);
+                log_abandoned(functions, outcome);
                 continue;
             };
             let replied = match kind {
                 EntryKind::Call(call) => {
-                    let replied =
-                        self.reply(py, functions, &procedure, outcome, call.results, text);
+                    if call.has_objects() {
+                        functions.attach();
+                    }
+                    let replied = self.reply(functions, &procedure, outcome, call.results, text);
                     if let Some(state) = &call.state {
-                        self.end_state(&functions.timing, &procedure, state, replied.is_ok());
+                        self.end_state(functions, &procedure, state, replied.is_ok());
                     }
                     let error = replied.as_ref().err().map(|error| error.code);
                     if let Some(running) = call.running {
@@ -67,15 +69,21 @@ impl Deferral {
                     }
                     replied
                 }
-                EntryKind::Batch(items) => {
-                    self.finish_batch_entry(py, functions, &procedure, items, outcome);
+                EntryKind::Batch => {
+                    self.batches.finished(&procedure);
+                    continue;
+                }
+                EntryKind::BatchTask(groups) => {
+                    self.finish_batch_task(functions, &procedure, groups, outcome);
                     continue;
                 }
                 EntryKind::Stream(stream) => {
+                    let py = functions.attach();
                     self.finish_stream_entry(py, functions, &stream, outcome);
                     continue;
                 }
                 EntryKind::Background(record) => {
+                    let py = functions.attach();
                     Self::end_job(py, functions, &record, outcome);
                     continue;
                 }
@@ -97,14 +105,13 @@ impl Deferral {
 
     fn reply(
         &self,
-        py: Python<'_>,
         functions: &mut Functions,
         procedure: &Procedure,
         outcome: DeferredOutcome,
         format: ResultFormat,
         text: &mut Vec<u8>,
     ) -> Result<Vec<ResultPart>, RpcError> {
-        let result = match outcome {
+        let future = match outcome {
             DeferredOutcome::Text(written) => {
                 *text = written?;
                 return Ok(Vec::new());
@@ -113,14 +120,12 @@ impl Deferral {
                 *text = result.text;
                 return Ok(result.parts);
             }
-            DeferredOutcome::Future(future) => {
-                tasks::result_of(future.bind(py)).map_err(Failure::Raised)
-            }
-            DeferredOutcome::BatchResult(item) => batch_results::item_result(item.into_bound(py)),
+            DeferredOutcome::Future(future) => future,
             // `next_outcome` takes items before.
             DeferredOutcome::Items => return Ok(Vec::new()),
         };
-        let len_max = self.reply_bytes_max;
+        let (py, len_max) = (functions.attach(), self.reply_bytes_max);
+        let result = tasks::result_of(future.bind(py)).map_err(Failure::Raised);
         let written = result.and_then(|it| match format {
             ResultFormat::Json => procedure
                 .write_item(text, len_max, &it)
@@ -137,8 +142,9 @@ impl Deferral {
 }
 
 /// Logs the exception of a task whose call has ended before it.
-fn log_abandoned(py: Python<'_>, functions: &mut Functions, outcome: DeferredOutcome) {
+fn log_abandoned(functions: &mut Functions, outcome: DeferredOutcome) {
     let DeferredOutcome::Future(future) = outcome else { return };
+    let py = functions.attach();
     if let Err(error) = tasks::result_of(future.bind(py))
         && !errors::is_cancelled(py, &error)
     {

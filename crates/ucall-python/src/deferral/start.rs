@@ -11,43 +11,53 @@ use super::Deferral;
 use crate::arguments::Failure;
 use crate::asyncio::tasks;
 use crate::background::CallState;
-use crate::calls::{BatchArguments, CallItems, RetainedParams};
+use crate::calls::{CallItems, RetainedParams};
 use crate::context::Context;
 use crate::contexts::Contexts;
+use crate::ffi::DropAttached;
 use crate::functions::Functions;
-use crate::job_input::{Contents, JobInput};
+use crate::job_input::{CallContext, Contents, JobInput};
 use crate::pool::{GeneratorStart, Job, Work};
-use crate::procedure::{BatchRules, CallMode, Procedure};
+use crate::procedure::{BatchRules, CallMode, SharedProcedure};
 use crate::timing::Timing;
 
 /// A call that is about to start.
 pub(crate) struct CallStart<'a, 'call> {
-    pub(crate) procedure: &'a Arc<Procedure>,
+    pub(crate) procedure: &'a SharedProcedure,
     pub(crate) call: &'a Call<'call>,
     pub(crate) caller: &'a Caller,
     pub(crate) deadline: Option<Deadline>,
     pub(crate) permit: RunPermit,
     /// The request of a route.
-    pub(crate) request: Option<Py<PyAny>>,
+    pub(crate) request: Option<DropAttached<Py<PyAny>>>,
 }
 
 impl CallStart<'_, '_> {
-    /// The context of the call, if its function takes one, and what it shares.
-    #[expect(clippy::type_complexity, reason = "named, it would explain no more")]
-    pub(crate) fn context<'py>(
-        &self,
-        py: Python<'py>,
+    /// Makes the context of the call, if its function takes one, and what it shares.
+    pub(crate) fn take_context(
+        &mut self,
         contexts: &Contexts,
-    ) -> Result<(Option<Bound<'py, PyAny>>, Option<Arc<CallState>>), Failure> {
-        let &Self { procedure, call, caller, deadline, .. } = self;
-        if let Some(request) = &self.request {
-            return Ok((Some(request.bind(py).clone()), None));
+    ) -> (Option<CallContext>, Option<Arc<CallState>>) {
+        let &mut Self { procedure, call, caller, deadline, .. } = self;
+        if let Some(request) = self.request.take() {
+            return (Some(CallContext::Request(request)), None);
         }
         if !procedure.takes_context() {
-            return Ok((None, None));
+            return (None, None);
         }
-        let (context, state) = contexts.of_call(py, procedure, call, caller, deadline)?;
-        Ok((Some(context), Some(state)))
+        let (context, state) = contexts.of_call(procedure, call, caller, deadline);
+        (Some(CallContext::Call(Box::new(context))), Some(state))
+    }
+
+    /// [`CallStart::take_context`], as the object that the function gets.
+    #[expect(clippy::type_complexity, reason = "named, it would explain no more")]
+    pub(crate) fn take_context_object<'py>(
+        &mut self,
+        py: Python<'py>,
+        contexts: &Contexts,
+    ) -> PyResult<(Option<Bound<'py, PyAny>>, Option<Arc<CallState>>)> {
+        let (context, state) = self.take_context(contexts);
+        Ok((context.map(|context| context.into_object(py)).transpose()?, state))
     }
 }
 
@@ -59,10 +69,10 @@ impl Deferral {
     pub(crate) fn admit<'a, 'call>(
         &mut self,
         timing: &Timing,
-        procedure: &'a Arc<Procedure>,
+        procedure: &'a SharedProcedure,
         call: &'a Call<'call>,
         caller: &'a Caller,
-        request: Option<Py<PyAny>>,
+        request: Option<DropAttached<Py<PyAny>>>,
     ) -> Result<CallStart<'a, 'call>, RpcError> {
         let deadline = timing.deadline_of(procedure, call);
         if let Some(deadline) = deadline
@@ -77,20 +87,19 @@ impl Deferral {
         Ok(CallStart { procedure, call, caller, deadline, permit, request })
     }
 
-    /// Begins an admitted call.
+    /// Begins an admitted call. Attaches the thread only for functions that it calls.
     pub(crate) fn begin(
         &mut self,
-        py: Python<'_>,
         functions: &mut Functions,
         start: CallStart<'_, '_>,
         reply: &mut Reply<'_>,
     ) -> Result<CallOutcome, Failure> {
         match start.procedure.mode {
-            CallMode::Task => self.begin_task(py, functions, start, reply),
-            CallMode::Future => self.begin_future(py, functions, start),
-            CallMode::Batch(rules) => self.begin_in_batch(py, functions, start, rules),
-            CallMode::Thread | CallMode::Inline => self.begin_in_thread(py, functions, start),
-            CallMode::Generator(executor) => self.begin_stream(py, functions, start, executor),
+            CallMode::Task => self.begin_task(functions, start, reply),
+            CallMode::Future => self.begin_future(functions, start),
+            CallMode::Batch(rules) => Ok(self.begin_in_batch(functions, start, rules)),
+            CallMode::Thread | CallMode::Inline => self.begin_in_thread(functions, start),
+            CallMode::Generator(executor) => self.begin_stream(functions, start, executor),
         }
     }
 
@@ -98,13 +107,12 @@ impl Deferral {
     /// written straight into the reply, unless notifications or reports have to precede it.
     fn begin_task(
         &mut self,
-        py: Python<'_>,
         functions: &mut Functions,
-        start: CallStart<'_, '_>,
+        mut start: CallStart<'_, '_>,
         reply: &mut Reply<'_>,
     ) -> Result<CallOutcome, Failure> {
-        let procedure = start.procedure;
-        let (context, state) = start.context(py, &functions.contexts)?;
+        let (py, procedure) = (functions.attach(), start.procedure);
+        let (context, state) = start.take_context_object(py, &functions.contexts)?;
         let started = self.start_task(py, functions, &start, context.clone());
         functions.warn_if_slow(py, procedure);
         let task = started?;
@@ -118,7 +126,7 @@ impl Deferral {
                 procedure.write_reply(&it, reply, &mut functions.results).map_err(Failure::Result)
             });
             if let Some(state) = state {
-                self.end_state(&functions.timing, procedure, &state, written.is_ok());
+                self.end_state(functions, procedure, &state, written.is_ok());
             }
             return written.map(|()| CallOutcome::Done);
         }
@@ -144,12 +152,11 @@ impl Deferral {
     /// Calls a function that returns a future.
     fn begin_future(
         &mut self,
-        py: Python<'_>,
         functions: &mut Functions,
-        start: CallStart<'_, '_>,
+        mut start: CallStart<'_, '_>,
     ) -> Result<CallOutcome, Failure> {
-        let CallStart { procedure, call, .. } = start;
-        let (context, state) = start.context(py, &functions.contexts)?;
+        let (py, &CallStart { procedure, call, .. }) = (functions.attach(), &start);
+        let (context, state) = start.take_context_object(py, &functions.contexts)?;
         let future = functions.call(py, procedure, call, context)?;
         let retained = self.retained_params(call);
         let outcome = outcome_of(state.as_deref());
@@ -160,19 +167,11 @@ impl Deferral {
 
     pub(crate) fn begin_in_thread(
         &mut self,
-        py: Python<'_>,
         functions: &mut Functions,
-        start: CallStart<'_, '_>,
+        mut start: CallStart<'_, '_>,
     ) -> Result<CallOutcome, Failure> {
-        let CallStart { procedure, call, .. } = start;
-        let (context, state) = start.context(py, &functions.contexts)?;
-        let input = Arc::new(JobInput::new(Contents {
-            params: call.params.map(<[u8]>::to_vec),
-            binary: self.binary.clone(),
-            context: context.map(Bound::unbind),
-            waiting: functions.timing.waiting_call(WaitsFor::Thread),
-            _reserved: self.reserve(call),
-        }));
+        let procedure = start.procedure;
+        let (input, state) = self.take_input(functions, &mut start, WaitsFor::Thread);
         let retained = RetainedParams::Input(input.clone());
         let outcome = outcome_of(state.as_deref());
         let token = self.insert_call(&functions.timing, start, state, retained);
@@ -183,23 +182,37 @@ impl Deferral {
             }
             _ => Work::Call(input),
         };
-        self.submit(py, Job { token, procedure: procedure.clone(), work })?;
+        self.submit(functions, Job { token, procedure: procedure.clone(), work })?;
         Ok(outcome)
+    }
+
+    /// Copies the input of a call that waits for what runs it.
+    fn take_input(
+        &self,
+        functions: &Functions,
+        start: &mut CallStart<'_, '_>,
+        waits_for: WaitsFor,
+    ) -> (Arc<JobInput>, Option<Arc<CallState>>) {
+        let (context, state) = start.take_context(&functions.contexts);
+        let input = JobInput::new(Contents {
+            params: start.call.params.map(<[u8]>::to_vec),
+            binary: self.binary.clone(),
+            context,
+            waiting: functions.timing.waiting_call(waits_for),
+            _reserved: self.reserve(start.call),
+        });
+        (Arc::new(input), state)
     }
 
     fn begin_in_batch(
         &mut self,
-        py: Python<'_>,
-        functions: &mut Functions,
-        start: CallStart<'_, '_>,
+        functions: &Functions,
+        mut start: CallStart<'_, '_>,
         rules: BatchRules,
-    ) -> Result<CallOutcome, Failure> {
-        let CallStart { procedure, call, .. } = start;
-        let (context, state) = start.context(py, &functions.contexts)?;
-        let arguments = functions.arguments(py, procedure, call, context)?;
-        let waiting = functions.timing.waiting_call(WaitsFor::Batch);
-        let arguments = Some(BatchArguments { arguments, _waiting: waiting });
-        let retained = RetainedParams::Arguments { arguments, _reserved: self.reserve(call) };
+    ) -> CallOutcome {
+        let procedure = start.procedure;
+        let (input, state) = self.take_input(functions, &mut start, WaitsFor::Batch);
+        let retained = RetainedParams::Input(input);
         let outcome = match rules.yields {
             true => CallItems::of(&start).outcome(),
             false => outcome_of(state.as_deref()),
@@ -207,7 +220,7 @@ impl Deferral {
         let token = self.insert_call(&functions.timing, start, state, retained);
         let turn_began = functions.timing.turn_began();
         self.batches.push(procedure, rules, token, turn_began, &self.calls);
-        Ok(outcome)
+        outcome
     }
 
     /// Calls a plain function that takes its context, with variables of its own.
@@ -216,15 +229,15 @@ impl Deferral {
         &mut self,
         py: Python<'_>,
         functions: &mut Functions,
-        procedure: &Arc<Procedure>,
+        procedure: &SharedProcedure,
         call: &Call<'_>,
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         let deadline = functions.timing.deadline_of(procedure, call);
         functions.report.set_in_function(true);
-        let made = functions.contexts.of_call(py, procedure, call, caller, deadline);
-        let written = made.map_err(Failure::Raised).and_then(|(context, state)| {
+        let (context, state) = functions.contexts.of_call(procedure, call, caller, deadline);
+        let written = context.into_object(py).map_err(Failure::Raised).and_then(|context| {
             let variables = functions.contexts.own_variables(py)?;
             let result = functions.call_within(&variables, procedure, call, Some(context));
             if has_reported(Some(&state)) {
@@ -236,7 +249,7 @@ impl Deferral {
             let written = result.and_then(|it| {
                 procedure.write_reply(&it, reply, &mut functions.results).map_err(Failure::Result)
             });
-            self.end_state(&functions.timing, procedure, &state, written.is_ok());
+            self.end_state(functions, procedure, &state, written.is_ok());
             written.map(|()| CallOutcome::Done)
         });
         functions.report.set_in_function(false);
@@ -274,15 +287,19 @@ impl Deferral {
     /// The call has its result, or has failed.
     pub(super) fn end_state(
         &mut self,
-        timing: &Timing,
-        procedure: &Arc<Procedure>,
+        functions: &mut Functions,
+        procedure: &SharedProcedure,
         state: &CallState,
         has_result: bool,
     ) {
         state.end_reports();
-        match has_result {
-            true => self.add_background(timing, procedure, state),
-            false => state.drop_jobs(),
+        if has_result {
+            return self.add_background(&functions.timing, procedure, state);
+        }
+        let jobs = state.drop_jobs();
+        if !jobs.is_empty() {
+            let py = functions.attach();
+            jobs.iter().for_each(|job| job.close(py));
         }
     }
 }

@@ -142,15 +142,3 @@ pub(crate) fn call<'py, const COUNT: usize>(
         halt::vectorcall(callable.as_ptr(), arguments.as_ptr(), COUNT, ptr::null_mut())
     })
 }
-
-/// Calls with the items of a tuple by position.
-#[inline]
-pub(crate) fn call_with_tuple<'py>(
-    callable: &Bound<'py, PyAny>,
-    arguments: &Bound<'py, PyTuple>,
-) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: it is a tuple, alive until the call returns.
-    owned(callable.py(), unsafe {
-        halt::call(callable.as_ptr(), arguments.as_ptr(), ptr::null_mut())
-    })
-}

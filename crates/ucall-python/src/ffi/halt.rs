@@ -79,10 +79,6 @@ wrapper!(
         -> Object = PyObject_VectorcallDict
 );
 wrapper!(
-    /// `PyObject_Call`.
-    call(callable: Object, arguments: Object, keywords: Object) -> Object = PyObject_Call
-);
-wrapper!(
     /// `PyIter_Send`.
     send(iterator: Object, value: Object, result: *mut Object) -> ffi::PySendResult = PyIter_Send
 );

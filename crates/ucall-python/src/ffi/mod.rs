@@ -24,9 +24,7 @@ pub(crate) use buffer::{Memory, has_buffer, shared_buffer, with_buffer, with_ite
 #[cfg(feature = "queue")]
 pub(crate) use buffer::{bytes_view, fill_view};
 pub(crate) use bytes::{BytesType, memory_filled};
-pub(crate) use call::{
-    Slots, call, call_with_keywords, call_with_names, call_with_slots, call_with_tuple,
-};
+pub(crate) use call::{Slots, call, call_with_keywords, call_with_names, call_with_slots};
 pub(crate) use dlpack::{is_tensor, with_dlpack};
 pub(crate) use drop_attached::DropAttached;
 pub(crate) use halt::halt;

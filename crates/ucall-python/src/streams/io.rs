@@ -14,7 +14,7 @@ use super::{Generator, ItemTarget, Stream, StreamContext, StreamPosition};
 use crate::asyncio::tasks;
 use crate::background::DueJob;
 use crate::calls::{Calls, Entry};
-use crate::procedure::Procedure;
+use crate::procedure::SharedProcedure;
 
 /// Streams are busy if a turn has taken items this shortly before.
 const ITEMS_INTERVAL: Duration = Duration::from_millis(5);
@@ -69,7 +69,7 @@ impl StreamIo {
     pub(crate) fn insert(
         &self,
         calls: &mut Calls,
-        procedure: &Arc<Procedure>,
+        procedure: &SharedProcedure,
         tokens: &[Token],
     ) -> Arc<Stream> {
         let targets = tokens.iter().map(|&token| {

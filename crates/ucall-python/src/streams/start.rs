@@ -1,22 +1,24 @@
 //! Starts and ends streams: those of single calls and those of batches.
 
+use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 use ucall_proto::{Call, CallOutcome, McpRequest};
+use ucall_server::Token;
 
 use super::{Generator, ItemSink, ItemTarget, Stream};
 use crate::arguments::Failure;
 use crate::asyncio::tasks;
-use crate::batch::{self, Batch};
-use crate::calls::{CallItems, EntryKind};
+use crate::batch_inputs::{Group, GroupCall};
+use crate::calls::{CallItems, Entry, EntryKind, RetainedParams};
 use crate::deferral::{CallStart, Deferral};
 use crate::ffi::variables::run_in;
 use crate::functions::Functions;
 use crate::outcomes::DeferredOutcome;
 use crate::pool::{GeneratorStart, Job, Work};
-use crate::procedure::Executor;
+use crate::procedure::{Executor, SharedProcedure};
 
 impl ItemTarget {
     /// Where the items of a call go.
@@ -57,17 +59,16 @@ impl Deferral {
     /// Begins a call of a generator function.
     pub(crate) fn begin_stream(
         &mut self,
-        py: Python<'_>,
         functions: &mut Functions,
-        start: CallStart<'_, '_>,
+        mut start: CallStart<'_, '_>,
         executor: Executor,
     ) -> Result<CallOutcome, Failure> {
         let outcome = CallItems::of(&start).outcome();
         if executor == Executor::Thread {
-            return self.begin_in_thread(py, functions, start).map(|_| outcome);
+            return self.begin_in_thread(functions, start).map(|_| outcome);
         }
-        let CallStart { procedure, call, .. } = start;
-        let (context, state) = start.context(py, &functions.contexts)?;
+        let (py, &CallStart { procedure, call, .. }) = (functions.attach(), &start);
+        let (context, state) = start.take_context_object(py, &functions.contexts)?;
         let variables = functions.contexts.own_variables(py)?;
         let generator = functions.call_within(&variables, procedure, call, context)?;
         let retained = self.retained_params(call);
@@ -128,20 +129,39 @@ impl Deferral {
         tasks.start(&coroutine, variables)
     }
 
-    /// Starts the generator of a batch.
-    pub(crate) fn run_batch_stream(
+    /// Starts a generator for each group of a batch.
+    pub(crate) fn run_batch_streams(
         &mut self,
-        py: Python<'_>,
         functions: &mut Functions,
-        batch: Batch,
-        columns: Vec<Py<PyList>>,
+        procedure: &SharedProcedure,
+        groups: VecDeque<Group<Token>>,
+        executor: Executor,
     ) {
-        let Batch { procedure, rules, items, .. } = batch;
-        let stream = self.streams.insert(&mut self.calls, &procedure, &items);
-        let started = self.start_batch_stream(py, functions, &stream, rules.executor, columns);
-        if let Err(failure) = started {
-            self.end_stream(py, functions, &stream, Err(failure));
+        let py = functions.attach();
+        if groups.is_empty() {
+            return self.batches.finished(procedure);
         }
+        self.batches.started(procedure, groups.len() - 1);
+        for mut group in groups {
+            let tokens = self.retain_params(&mut group);
+            let stream = self.streams.insert(&mut self.calls, procedure, &tokens);
+            let started = self.start_batch_stream(py, functions, &stream, executor, group);
+            if let Err(failure) = started {
+                self.end_stream(py, functions, &stream, Err(failure));
+            }
+        }
+    }
+
+    /// Has the calls of a group keep their memory reserved. Returns the calls.
+    fn retain_params(&mut self, group: &mut Group<Token>) -> Vec<Token> {
+        let retain = |call: &mut GroupCall<Token>| {
+            let _reserved = mem::take(&mut call.reserved);
+            if let Some(found) = self.calls.find(call.id).and_then(Entry::call) {
+                found.retained = RetainedParams::Params { _reserved };
+            }
+            call.id
+        };
+        group.calls.iter_mut().map(retain).collect()
     }
 
     fn start_batch_stream(
@@ -150,18 +170,18 @@ impl Deferral {
         functions: &mut Functions,
         stream: &Arc<Stream>,
         executor: Executor,
-        columns: Vec<Py<PyList>>,
+        group: Group<Token>,
     ) -> Result<(), Failure> {
         let procedure = &stream.procedure;
         if executor == Executor::Thread {
             let kind = EntryKind::Stream(stream.clone());
             let token = self.insert_entry(&functions.timing, procedure, kind);
-            let start = GeneratorStart::Batch(columns);
+            let start = GeneratorStart::Batch(group);
             let work = Work::Stream { start, stream: stream.clone() };
-            return self.submit(py, Job { token, procedure: procedure.clone(), work });
+            return self.submit(functions, Job { token, procedure: procedure.clone(), work });
         }
         let variables = functions.contexts.own_variables(py)?;
-        let generator = run_in(&variables, || batch::run(py, procedure, &columns))?;
+        let generator = run_in(&variables, || group.call(py, procedure))?;
         self.start_generator(py, functions, stream, &generator, &variables)
     }
 

@@ -20,14 +20,14 @@ use crate::clock::{Clock, Moment};
 use crate::errors;
 use crate::log::Interrupted;
 use crate::outcomes::DeferredOutcome;
-use crate::procedure::{CallMode, Executor, Procedure};
+use crate::procedure::{CallMode, Executor, SharedProcedure};
 
 /// A task that goes on this long without a wait lets others run.
 const TASK_SLICE_NANOS: u64 = 5_000_000;
 
 /// A generator that runs, for one call or for the calls of a batch.
 pub(crate) struct Stream {
-    pub(crate) procedure: Arc<Procedure>,
+    pub(crate) procedure: SharedProcedure,
     context: StreamContext,
     executor: Executor,
     /// Where the items of each call go.
@@ -88,7 +88,7 @@ pub(crate) struct ClosedCall {
 
 impl Stream {
     pub(crate) fn new(
-        procedure: Arc<Procedure>,
+        procedure: SharedProcedure,
         context: StreamContext,
         calls: impl Iterator<Item = (Token, ItemTarget)>,
     ) -> Self {
