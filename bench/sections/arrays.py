@@ -220,13 +220,22 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         # The servers of one table end before those of the next begin.
         with field_of(options.before) as field:
             these = warmed(contenders(field, options), min(seconds, 0.2))
-            turns = {label: partial(it.sample, seconds) for label, it in these.items()}
+            turns = {label: partial(sample, label, it, seconds) for label, it in these.items()}
             found[name] = figures.in_turns(turns, rounds, name)
             print(table(name, found[name]), flush=True)
     how = {"rounds": options.rounds, "seconds": options.seconds}
     results = {"machine": machine.describe(), "options": how, "samples": found}
     print(verdicts(found))
     return results
+
+
+def sample(label: str, contender: Contender, seconds: float) -> figures.Sample | None:
+    """A sample, or none if the load failed, so that a run of many minutes goes on."""
+    try:
+        return contender.sample(seconds)
+    except processes.LoadError as error:
+        figures.log(f"a round without {label}: {error}")
+        return None
 
 
 def warmed(contenders: dict[str, Contender], seconds: float) -> dict[str, Contender]:
