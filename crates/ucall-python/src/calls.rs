@@ -11,7 +11,7 @@ use crate::batch_inputs::TaskGroups;
 use crate::job_input::JobInput;
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::SharedProcedure;
-use crate::streams::{ItemTarget, Stream, StreamPosition};
+use crate::streams::{ItemTarget, Stream, StreamedCall};
 
 /// The deferred calls and the running batches of one worker.
 pub(crate) type Calls = DeferredCalls<Entry, DeferredOutcome>;
@@ -57,7 +57,7 @@ pub(crate) struct CallItems {
     pub(crate) caller: Option<CallId>,
     pub(crate) target: ItemTarget,
     /// Set when the generator exists.
-    pub(crate) stream: Option<StreamPosition>,
+    pub(crate) stream: Option<StreamedCall>,
 }
 
 /// What a call keeps of its request until it ends or is cancelled.

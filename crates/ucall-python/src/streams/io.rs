@@ -10,7 +10,7 @@ use ucall_server::{CallId, Polled, Token};
 use super::polled::PolledItems;
 use super::ready::{Ready, ReadyStreams};
 use super::stream::Waiter;
-use super::{Generator, ItemTarget, Stream, StreamContext, StreamPosition};
+use super::{Generator, ItemTarget, Stream, StreamContext, StreamedCall};
 use crate::asyncio::tasks;
 use crate::background::DueJob;
 use crate::calls::{Calls, Entry};
@@ -77,9 +77,9 @@ impl StreamIo {
             (token, call.map_or(ItemTarget::Nowhere, |call| call.items.target))
         });
         let stream = Arc::new(Stream::new(procedure.clone(), self.context.clone(), targets));
-        for (position, &token) in tokens.iter().enumerate() {
+        for (&key, &token) in stream.keys().iter().zip(tokens) {
             if let Some(call) = calls.find(token).and_then(Entry::call) {
-                call.items.stream = Some(StreamPosition { stream: stream.clone(), position });
+                call.items.stream = Some(StreamedCall { stream: stream.clone(), key });
             }
         }
         stream
@@ -116,9 +116,9 @@ impl StreamIo {
         let (Some(caller), Some(stream)) = (call.items.caller, call.items.stream.clone()) else {
             return;
         };
-        let StreamPosition { stream, position } = stream;
+        let StreamedCall { stream, key } = stream;
         self.last_items = Some(turn_began);
-        let waiter = self.polled.take(&stream, position, caller);
+        let waiter = self.polled.take(&stream, key, caller);
         if let Some(waiter) = waiter {
             self.push_waiter(stream, waiter);
         }
@@ -137,19 +137,18 @@ impl StreamIo {
     pub(crate) fn set_paused(&mut self, calls: &mut Calls, call: CallId, is_paused: bool) {
         let token = calls.token_of(call);
         let call = token.and_then(|token| calls.find(token)).and_then(Entry::call);
-        let Some(StreamPosition { stream, position }) = call.and_then(|it| it.items.stream.clone())
-        else {
+        let Some(StreamedCall { stream, key }) = call.and_then(|it| it.items.stream.clone()) else {
             return;
         };
-        if let Some(waiter) = stream.set_paused(position, is_paused) {
+        if let Some(waiter) = stream.set_paused(key, is_paused) {
             self.push_waiter(stream, waiter);
         }
     }
 
     /// Ends a call of a stream without a reply.
-    pub(crate) fn close_call(&mut self, py: Python<'_>, stream: StreamPosition) {
-        let StreamPosition { stream, position } = stream;
-        let Some(closed) = stream.close_call(position) else { return };
+    pub(crate) fn close_call(&mut self, py: Python<'_>, stream: StreamedCall) {
+        let StreamedCall { stream, key } = stream;
+        let Some(closed) = stream.close_call(key) else { return };
         match (closed.task, closed.waiter) {
             (Some(task), _) => tasks::cancel(py, &task),
             // The generator goes on for other calls, or is closed by its next step.

@@ -37,5 +37,5 @@ pub(crate) use generator::Generator;
 pub(crate) use io::StreamIo;
 pub(crate) use reports::{ProgressTarget, Reports, progress_text, report_text};
 pub(crate) use sink::ItemSink;
-pub(crate) use stream::{Stream, StreamPosition};
+pub(crate) use stream::{Stream, StreamedCall};
 pub(crate) use threaded::iterate;

@@ -4,7 +4,7 @@ use ucall_server::{CallId, Overflow, Polled};
 
 use super::call::Items;
 use super::reports::Reports;
-use super::stream::{Stream, Waiter};
+use super::stream::{CallKey, Stream, Waiter};
 
 /// The items of one call after another.
 #[derive(Default)]
@@ -17,13 +17,8 @@ pub(crate) struct PolledItems {
 
 impl PolledItems {
     /// Takes the items of a call that wait. Returns what waited for that.
-    pub(super) fn take(
-        &mut self,
-        stream: &Stream,
-        position: usize,
-        caller: CallId,
-    ) -> Option<Waiter> {
-        let waiter = stream.take_items(position, &mut self.items);
+    pub(super) fn take(&mut self, stream: &Stream, key: CallKey, caller: CallId) -> Option<Waiter> {
+        let waiter = stream.take_items(key, &mut self.items);
         (self.caller, self.overflow) = (Some(caller), stream.procedure.stream.overflow);
         waiter
     }

@@ -30,8 +30,8 @@ pub(crate) struct Stream {
     pub(crate) procedure: SharedProcedure,
     context: StreamContext,
     executor: Executor,
-    /// Where the items of each call go.
-    targets: Vec<ItemTarget>,
+    /// The calls that the generator began with.
+    keys: Vec<CallKey>,
     state: Mutex<StreamState>,
     /// Notified when there may be room, or no call is open.
     changed: Condvar,
@@ -58,11 +58,20 @@ pub(crate) enum Waiter {
     Future(Py<PyAny>),
 }
 
-/// The stream of a call, and its position there.
+/// Finds a call of a stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallKey {
+    position: usize,
+    token: Token,
+    /// Where its items go.
+    target: ItemTarget,
+}
+
+/// A call, and the stream that answers it.
 #[derive(Clone)]
-pub(crate) struct StreamPosition {
+pub(crate) struct StreamedCall {
     pub(crate) stream: Arc<Stream>,
-    pub(crate) position: usize,
+    pub(crate) key: CallKey,
 }
 
 /// What a generator does after an item.
@@ -77,8 +86,7 @@ pub(crate) enum Progress {
 
 /// A call that has just ended.
 pub(crate) struct ClosedCall {
-    token: Token,
-    target: ItemTarget,
+    key: CallKey,
     list: ItemList,
     /// Goes on, for other calls or to its end.
     pub(crate) waiter: Option<Waiter>,
@@ -92,13 +100,19 @@ impl Stream {
         context: StreamContext,
         calls: impl Iterator<Item = (Token, ItemTarget)>,
     ) -> Self {
-        let (calls, targets): (Vec<_>, _) =
-            calls.map(|(token, target)| (StreamCall::new(token), target)).unzip();
+        let key = |(position, (token, target))| CallKey { position, token, target };
+        let keys: Vec<_> = calls.enumerate().map(key).collect();
+        let calls: Vec<_> = keys.iter().map(|key| StreamCall::new(key.token)).collect();
         let (open, waited_at) = (calls.len(), Clock::COARSE.now());
         let state = StreamState { calls, open, full: 0, waiter: None, task: None, waited_at };
         let executor = procedure.mode.executor().unwrap_or(Executor::Inline);
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Self { procedure, context, executor, targets, state, changed }
+        Self { procedure, context, executor, keys, state, changed }
+    }
+
+    /// The calls that the generator began with.
+    pub(crate) fn keys(&self) -> &[CallKey] {
+        &self.keys
     }
 
     /// Whether what the generator yields are lists with an entry for each call.
@@ -114,9 +128,9 @@ impl Stream {
         yielded: &Bound<'_, PyAny>,
         text: &mut Vec<u8>,
     ) -> Result<Progress, Failure> {
-        let progress = match self.is_batch() {
-            true => self.put_entries(yielded, text),
-            false => self.put_item(0, yielded, text),
+        let progress = match self.keys.first() {
+            Some(&call) if !self.is_batch() => self.put_item(call, yielded, text),
+            _ => self.put_entries(yielded, text),
         };
         text.clear();
         text.shrink_to(WAITING_BYTES_MAX);
@@ -129,15 +143,15 @@ impl Stream {
         text: &mut Vec<u8>,
     ) -> Result<Progress, Failure> {
         let py = yielded.py();
-        let entries = batch_results::as_list(yielded, self.targets.len())?;
+        let entries = batch_results::as_list(yielded, self.keys.len())?;
         let mut progress = None;
-        for position in self.open_calls() {
-            let entry = entries.get_item(position).map_err(Failure::Raised)?;
+        for key in self.open_calls() {
+            let entry = entries.get_item(key.position).map_err(Failure::Raised)?;
             let ended = if entry.is_instance_of::<EndType>() {
                 Ok(py.None().into_bound(py))
             } else {
                 let item = batch_results::item_result(entry);
-                match item.and_then(|item| self.put_item(position, &item, text)) {
+                match item.and_then(|item| self.put_item(key, &item, text)) {
                     Ok(next) => {
                         progress = Some(next);
                         continue;
@@ -146,7 +160,7 @@ impl Stream {
                 }
             };
             progress = None;
-            if let Some(call) = self.close_call(position) {
+            if let Some(call) = self.close_call(key) {
                 // An entry is no interrupt of this thread.
                 let _ = self.answer(py, call, ended);
             }
@@ -159,16 +173,15 @@ impl Stream {
     #[inline]
     fn put_item(
         &self,
-        position: usize,
+        key: CallKey,
         item: &Bound<'_, PyAny>,
         text: &mut Vec<u8>,
     ) -> Result<Progress, Failure> {
-        let target = self.target(position);
         text.clear();
-        self.write_item(target, position, item, text)?;
+        self.write_item(key, item, text)?;
         let (added, progress) = {
             let mut state = self.state();
-            let added = state.change_open(position, |call| call.add(target, text, &self.context));
+            let added = state.change_open(key, |call| call.add(key.target, text, &self.context));
             (added, state.progress(self.executor))
         };
         if let Some(first) = added.unwrap_or(Ok(None)).map_err(Failure::Result)? {
@@ -180,28 +193,23 @@ impl Stream {
     #[inline]
     fn write_item(
         &self,
-        target: ItemTarget,
-        position: usize,
+        key: CallKey,
         item: &Bound<'_, PyAny>,
         text: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         let len_max = self.context.reply_bytes_max;
-        match target {
+        match key.target {
             ItemTarget::Caller => {
                 self.procedure.write_item(text, len_max, item).map_err(Failure::Item)
             }
             ItemTarget::List | ItemTarget::Reported => {
                 self.procedure.write(text, len_max, item).map_err(|fault| {
-                    let index = self.state().change_open(position, |call| call.list.len());
+                    let index = self.state().change_open(key, |call| call.list.len());
                     Failure::Result(fault.at_index(index.unwrap_or(0)))
                 })
             }
             ItemTarget::Nowhere => Ok(()),
         }
-    }
-
-    fn target(&self, position: usize) -> ItemTarget {
-        self.targets.get(position).copied().unwrap_or(ItemTarget::Nowhere)
     }
 
     /// What the generator does next.
@@ -235,17 +243,17 @@ impl Stream {
     }
 
     /// Moves the items that wait to `items`, which is empty. Returns what waited for that.
-    pub(crate) fn take_items(&self, position: usize, items: &mut Items) -> Option<Waiter> {
+    pub(crate) fn take_items(&self, key: CallKey, items: &mut Items) -> Option<Waiter> {
         let mut state = self.state();
-        state.change(position, |call| mem::swap(&mut call.waiting, items))?;
+        state.change(key, |call| mem::swap(&mut call.waiting, items))?;
         state.waited_at = Clock::COARSE.now();
         self.wake(&mut state)
     }
 
     /// Pauses or resumes a call whose caller reads slowly. Returns what waited for that.
-    pub(crate) fn set_paused(&self, position: usize, is_paused: bool) -> Option<Waiter> {
+    pub(crate) fn set_paused(&self, key: CallKey, is_paused: bool) -> Option<Waiter> {
         let mut state = self.state();
-        state.change_open(position, |call| call.is_paused = is_paused)?;
+        state.change_open(key, |call| call.is_paused = is_paused)?;
         self.wake(&mut state)
     }
 
@@ -260,16 +268,16 @@ impl Stream {
     }
 
     /// Ends a call, without a reply; `None` if it has ended.
-    pub(crate) fn close_call(&self, position: usize) -> Option<ClosedCall> {
+    pub(crate) fn close_call(&self, key: CallKey) -> Option<ClosedCall> {
         let mut state = self.state();
-        let (token, list) = state.change_open(position, |call| {
+        let list = state.change_open(key, |call| {
             call.has_ended = true;
-            (call.token, mem::take(&mut call.list))
+            mem::take(&mut call.list)
         })?;
         state.open -= 1;
         let task = if state.open == 0 { state.task.take() } else { None };
-        let (target, waiter) = (self.target(position), self.wake(&mut state));
-        Some(ClosedCall { token, target, list, waiter, task })
+        let waiter = self.wake(&mut state);
+        Some(ClosedCall { key, list, waiter, task })
     }
 
     /// Ends the stream: answers the calls that are open.
@@ -278,7 +286,7 @@ impl Stream {
         py: Python<'_>,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) -> Result<(), Interrupted> {
-        let open = self.open_calls().into_iter().filter_map(|position| self.close_call(position));
+        let open = self.open_calls().into_iter().filter_map(|key| self.close_call(key));
         let open: Vec<_> = open.collect();
         match result {
             Ok(value) => {
@@ -292,7 +300,7 @@ impl Stream {
                 }
             }
             Err(_) if open.is_empty() => Ok(()),
-            Err(failure) => self.fail(py, open.into_iter().map(|call| call.token), failure),
+            Err(failure) => self.fail(py, open.into_iter().map(|call| call.key.token), failure),
         }
     }
 
@@ -318,7 +326,7 @@ impl Stream {
         call: ClosedCall,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) -> Result<(), Interrupted> {
-        let ClosedCall { token, target, list, .. } = call;
+        let ClosedCall { key: CallKey { token, target, .. }, list, .. } = call;
         match result.and_then(|value| self.reply_text(target, list, &value)) {
             Ok(text) => {
                 self.report_outcome(py, token, DeferredOutcome::Text(Ok(text)));
@@ -347,11 +355,11 @@ impl Stream {
         Ok(text)
     }
 
-    /// The positions of the calls that have not ended.
-    fn open_calls(&self) -> Vec<usize> {
+    /// The calls that have not ended.
+    fn open_calls(&self) -> Vec<CallKey> {
         let state = self.state();
-        let calls = state.calls.iter().enumerate();
-        calls.filter(|(_, call)| !call.has_ended).map(|(position, _)| position).collect()
+        let is_open = |key: &&CallKey| state.find(**key).is_some_and(|call| !call.has_ended);
+        self.keys.iter().filter(is_open).copied().collect()
     }
 
     #[inline]
@@ -388,18 +396,22 @@ impl StreamState {
     #[inline]
     fn change_open<T>(
         &mut self,
-        position: usize,
+        key: CallKey,
         work: impl FnOnce(&mut StreamCall) -> T,
     ) -> Option<T> {
-        self.calls.get(position).filter(|call| !call.has_ended)?;
-        self.change(position, work)
+        self.find(key).filter(|call| !call.has_ended)?;
+        self.change(key, work)
+    }
+
+    fn find(&self, key: CallKey) -> Option<&StreamCall> {
+        self.calls.get(key.position).filter(|call| call.token == key.token)
     }
 
     /// Changes a call. All changes go through here, which counts those that are full: a scan of all
     /// calls for each item would take quadratic time.
     #[inline]
-    fn change<T>(&mut self, position: usize, work: impl FnOnce(&mut StreamCall) -> T) -> Option<T> {
-        let call = self.calls.get_mut(position)?;
+    fn change<T>(&mut self, key: CallKey, work: impl FnOnce(&mut StreamCall) -> T) -> Option<T> {
+        let call = self.calls.get_mut(key.position).filter(|call| call.token == key.token)?;
         let was_full = call.is_full();
         let outcome = work(call);
         self.full = self.full + usize::from(call.is_full()) - usize::from(was_full);
