@@ -17,10 +17,21 @@ Clients are in ``ucall.client`` and ``ucall.aio``, queues in ``ucall.queue``, ke
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from os.path import exists as _exists
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from ucall._core import END, Certificate, Connection, Context, HttpRequest, TLSConnection
+from ucall._core import (
+    END,
+    Certificate,
+    Connection,
+    Context,
+    EndType,
+    HttpRequest,
+    Slot,
+    Slots,
+    TLSConnection,
+)
 from ucall._core import VERSION as __version__
 from ucall._routes.response import HttpResponse
 from ucall._submodules import on_demand
@@ -80,11 +91,21 @@ __all__ = [
     "Process",
     "RPCError",
     "Server",
+    "Slot",
+    "SlotItems",
+    "Slots",
     "TLSConnection",
     "TimeoutError",
     "Timeouts",
     "__version__",
 ]
+
+
+_Item = TypeVar("_Item")
+
+SlotItems: TypeAlias = Iterable[tuple[Slot[Any], _Item | EndType | BaseException]]
+"""What a step of a generator with slots yields: pairs of a slot and an item, `END` or an exception.
+See `Server.batch`."""
 
 
 # Two calls of `stat`, because importing `importlib.metadata` takes longer than all of ucall.

@@ -3,7 +3,7 @@
 import sys
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, final, overload
+from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar, final, overload
 
 from numpy.typing import NDArray
 from typing_extensions import Buffer, disjoint_base
@@ -20,6 +20,7 @@ from ucall.queue.core.options import ClientTlsSettings
 
 _Encode = Callable[[Any], object]
 _P = ParamSpec("_P")
+_Params = TypeVar("_Params")
 _OnClose = TypeVar("_OnClose", bound=Callable[[], object])
 
 __all__ = [
@@ -62,6 +63,8 @@ __all__ = [
     "Server",
     "SharedCounters",
     "SharedMemory",
+    "Slot",
+    "Slots",
     "Store",
     "TLSConnection",
     "Undecided",
@@ -233,8 +236,48 @@ class EndType:
 END: Final[EndType]
 
 @final
+class Slots(Generic[_Params]):
+    """The calls of a generator that takes others between its steps: see `ucall.Server.batch`.
+
+    They change only when the generator is resumed after a ``yield``.
+    """
+
+    @property
+    def size(self) -> int:
+        """The number of slots."""
+    @property
+    def joined(self) -> list[Slot[_Params]]:
+        """The slots of calls that have come since the last step."""
+    @property
+    def left(self) -> list[Slot[_Params]]:
+        """The slots of calls that have ended since the last step, for whatever reason."""
+    @property
+    def active(self) -> list[Slot[_Params]]:
+        """The slots of calls that take an item in this step; at least one. Those whose callers read
+        too slowly are missing."""
+    @classmethod
+    def __class_getitem__(cls, key: Any) -> Any: ...
+
+@final
+class Slot(Generic[_Params]):
+    """The slot of one call."""
+
+    @property
+    def index(self) -> int:
+        """Its number, from 0 on. No other call has it at the same time."""
+    @property
+    def params(self) -> _Params:
+        """The params of the call."""
+    @property
+    def context(self) -> Context:
+        """The context of the call."""
+    @classmethod
+    def __class_getitem__(cls, key: Any) -> Any: ...
+
+@final
 class ItemSink:
     def put(self, item: object, /) -> bool: ...
+    def begin_step(self) -> bool: ...
     def room(self) -> Awaitable[None]: ...
 
 @final

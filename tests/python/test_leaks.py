@@ -96,6 +96,17 @@ def yields_in_thread(n: int):
 @server.batch
 def yields_for_all(n: list[int]):
     for i in range(max(n)): yield [ucall.END if end <= i else DEFAULT for end in n]
+@dataclass
+class Count:
+    n: int
+@server.batch(slots=16, threads=True)
+def yields_in_slots(slots: ucall.Slots[Count]):
+    rest = {}
+    while True:
+        rest |= {slot: slot.params.n for slot in slots.joined}
+        for slot in slots.left: del rest[slot]
+        for slot in slots.active: rest[slot] -= 1
+        yield [(slot, ucall.END if rest[slot] < 0 else DEFAULT) for slot in slots.active]
 @server
 def yields_and_fails():
     yield DEFAULT
@@ -126,7 +137,7 @@ mallinfo = ctypes.CDLL(None).mallinfo2
 mallinfo.restype = Usage
 HELD = [DEFAULT, sum, echo, data, array, point, context, fail, refuse, unwritable, at_once, later,
     fail_later, threaded, batched, yields, yields_later, yields_in_thread, yields_for_all,
-    yields_and_fails, endless, follow, Point, ValueError, ucall.RPCError]
+    yields_in_slots, Count, yields_and_fails, endless, follow, Point, ValueError, ucall.RPCError]
 
 @server
 def counts() -> dict:
@@ -178,6 +189,8 @@ KINDS: list[tuple[str, Any]] = [
     ("yields_later", [3]),
     ("yields_in_thread", [3]),
     ("yields_for_all", [3]),
+    ("yields_in_slots", [3]),
+    ("yields_in_slots", ["x"]),
     ("yields_and_fails", None),
     ("endless", None),
     ("stored", [{"k": [1, "é"]}]),
@@ -196,7 +209,7 @@ KINDS: list[tuple[str, Any]] = [
     ("kv.put", ["key"]),
 ]
 
-STREAMS = ["yields", "yields_later", "yields_in_thread", "yields_for_all"]
+STREAMS = ["yields", "yields_later", "yields_in_thread", "yields_for_all", "yields_in_slots"]
 
 
 def streamed(method: str, params: Any, id: int) -> bytes:
@@ -277,6 +290,49 @@ def test_calls_of_every_kind_leak_nothing(engine: str, tmp_path: Path) -> None:
         assert after["threads"] <= max(before["threads"], 2 + THREADS)
         for was, now in zip(before["references"], after["references"], strict=True):
             assert now - was < 20 + CALLS / 1000
+
+
+def use_slots(port: int) -> None:
+    """A thousand callers come to slots: a part reads to the end, a part cancels, a part leaves."""
+    with Wire(port) as wire:
+        calls = [streamed("yields_in_slots", [id % 5], id) for id in range(600)]
+        calls += [request("yields_in_slots", [id % 5], id) for id in range(600, 700)]
+        calls += [streamed("yields_in_slots", [10**9], id) for id in range(700, 800)]
+        cancels = [request("$/cancelRequest", {"id": id}, id=...) for id in range(700, 800)]
+        # A connection may have 128 calls at once.
+        for start in range(0, 800, 100):
+            wire.send(b"".join(calls[start : start + 100]))
+            if start == 700:
+                wire.send(b"".join(cancels))
+            replies = 0
+            while replies < 100:
+                replies += b'"id":' in wire.line()
+    for _ in range(2):
+        with Wire(port) as leaving:
+            leaving.send(b"".join(streamed("yields_in_slots", [10**9], id) for id in range(100)))
+            assert leaving.line()
+            leaving.reset()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and mallinfo2")
+def test_callers_of_slots_leave_nothing(engine: str, tmp_path: Path) -> None:
+    with program(SERVER, engine, str(THREADS), str(tmp_path)) as process:
+        port = int(process.stdout.readline())
+        with Wire(port) as wire:
+
+            def counted(rounds: int) -> dict[str, Any]:
+                for _ in range(rounds):
+                    use_slots(port)
+                assert wire.call("yields_in_slots", [1])["result"]
+                counts: dict[str, Any] = wire.result("counts")
+                return counts
+
+            before, after = counted(3), counted(10)
+    assert after["blocks"] - before["blocks"] < 500
+    assert after["bytes"] - before["bytes"] < 256 << 10
+    assert after["threads"] == before["threads"]
+    for was, now in zip(before["references"], after["references"], strict=True):
+        assert now - was < 30
 
 
 @pytest.fixture

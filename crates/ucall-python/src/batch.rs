@@ -5,24 +5,21 @@
 //! function gets larger batches. A call that has ended before (by its deadline, or because its
 //! client left) is not in the batch. `batch_inputs.rs` runs the calls of a batch.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_server::{CallMetrics, Token};
+use ucall_server::Token;
 
+use crate::batch_sizes::BatchCounts;
 use crate::calls::{Calls, Entry};
 use crate::job_input::{Contents, JobInput};
 use crate::procedure::{BatchRules, SharedProcedure};
 
-/// How many batches of each size ran, by the function's name.
-pub(crate) type BatchSizes = Mutex<BTreeMap<String, BTreeMap<usize, u64>>>;
-
 /// The calls that wait for a batch.
 pub(crate) struct Batches {
     queues: Vec<Queue>,
-    sizes: Arc<BatchSizes>,
-    metrics: Option<Arc<CallMetrics>>,
+    counts: Arc<BatchCounts>,
 }
 
 struct Queue {
@@ -65,8 +62,8 @@ impl BatchCalls {
 }
 
 impl Batches {
-    pub(crate) fn new(sizes: Arc<BatchSizes>, metrics: Option<Arc<CallMetrics>>) -> Self {
-        Self { queues: Vec::new(), sizes, metrics }
+    pub(crate) fn new(counts: Arc<BatchCounts>) -> Self {
+        Self { queues: Vec::new(), counts }
     }
 
     pub(crate) fn push(
@@ -134,12 +131,7 @@ impl Batches {
         }
         if !items.is_empty() {
             queue.running += 1;
-            let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
-            let of_procedure = sizes.entry(queue.procedure.name.clone()).or_default();
-            *of_procedure.entry(items.len()).or_default() += 1;
-            if let (Some(metrics), Some(series)) = (&self.metrics, queue.procedure.series) {
-                metrics.record_batch(series, items.len());
-            }
+            self.counts.record(&queue.procedure, items.len());
         }
         let (procedure, rules) = (queue.procedure.clone(), queue.rules);
         Some(Batch { procedure, rules, calls: BatchCalls(items) })

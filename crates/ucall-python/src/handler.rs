@@ -21,7 +21,7 @@ use ucall_server::{
 
 use crate::arguments::Failure;
 use crate::auth::Authentication;
-use crate::batch::{BatchSizes, Batches};
+use crate::batch_sizes::{BatchCounts, BatchSizes};
 use crate::callbacks::Callbacks;
 use crate::deferral::Deferral;
 use crate::ffi::DropAttached;
@@ -53,8 +53,8 @@ impl Interpreter {
         metrics: Option<Arc<CallMetrics>>,
     ) -> PyResult<Self> {
         let report = Arc::new(Report::import(py, debug)?);
-        let batches = Batches::new(sizes, metrics.clone());
-        let deferral = Deferral::new(server, limits, &report, batches);
+        let counts = BatchCounts::new(sizes, metrics.clone());
+        let deferral = Deferral::new(server, limits, &report, counts);
         let streams = deferral.streams.context().clone();
         let functions = Functions::new(py, report, metrics, limits.slow, streams)?;
         Ok(Self {
@@ -377,7 +377,8 @@ impl Handler for Interpreter {
 
     fn is_busy(&mut self) -> bool {
         let py = self.attach();
-        self.deferral.known_tasks().is_some_and(|tasks| tasks.has_made_tasks(py))
+        let has_tasks = self.deferral.known_tasks().is_some_and(|tasks| tasks.has_made_tasks(py));
+        has_tasks || self.deferral.streams.retire_slots()
     }
 
     fn abandon(&mut self) {

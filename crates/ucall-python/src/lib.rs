@@ -19,6 +19,7 @@ mod background;
 mod batch;
 mod batch_inputs;
 mod batch_results;
+mod batch_sizes;
 mod bind;
 mod broker_calls;
 mod callbacks;
@@ -136,7 +137,7 @@ mod _core {
     #[pymodule_export]
     use crate::store::{PyStore, insert_store};
     #[pymodule_export]
-    use crate::streams::{EndType, ItemSink, progress_text};
+    use crate::streams::{EndType, ItemSink, Slot, Slots, progress_text};
     #[pymodule_export]
     use crate::tls::{Certificate, PyTls};
     #[pymodule_export]

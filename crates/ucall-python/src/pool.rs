@@ -86,6 +86,8 @@ pub(crate) enum Work {
 pub(crate) enum GeneratorStart {
     Call(Arc<JobInput>),
     Batch(Group<Token>),
+    /// The calls that wait for a slot.
+    Slots,
 }
 
 impl Job {
@@ -145,8 +147,20 @@ impl Pool {
     /// these waits would delay the calls of this turn. The program does not join the threads when
     /// it ends, as the drain has waited for their calls; see `interpreter_shutdown`.
     fn spawn(&self, py: Python<'_>) -> PyResult<()> {
+        let name = format!("ucall-thread-{}", self.threads + 1);
+        self.spawn_named(py, name, None)
+    }
+
+    /// Runs a job in a thread that is not one of the limited number: it waits for calls for as long
+    /// as the server runs.
+    pub(crate) fn run_alone(&self, py: Python<'_>, job: Job) -> PyResult<()> {
+        let name = format!("ucall-{}", job.procedure.name);
+        self.spawn_named(py, name, Some(job))
+    }
+
+    fn spawn_named(&self, py: Python<'_>, name: String, own: Option<Job>) -> PyResult<()> {
         interpreter_shutdown::register_process();
-        let thread = PoolThread { shared: self.shared.clone(), number: self.threads + 1 };
+        let thread = PoolThread { shared: self.shared.clone(), name, own: Mutex::new(own) };
         let start = py.import("_thread")?.getattr("start_new_thread")?;
         start.call1((Bound::new(py, thread)?, ())).map(drop)
     }
@@ -195,7 +209,7 @@ impl Shared {
                 if let Err(failure) = self.stream(py, start, &stream, scratch) {
                     let _ = stream.end(py, Err(failure));
                 }
-                if stream.is_batch() {
+                if stream.has_entry() {
                     self.outcomes.send(job.token, DeferredOutcome::Text(Ok(Vec::new())));
                 }
             }
@@ -219,7 +233,7 @@ impl Shared {
         &self,
         py: Python<'_>,
         start: GeneratorStart,
-        stream: &Stream,
+        stream: &Arc<Stream>,
         scratch: &mut Scratch,
     ) -> Result<(), Failure> {
         let (procedure, variables) = (&stream.procedure, copy_current(py)?);
@@ -239,6 +253,15 @@ impl Shared {
             GeneratorStart::Batch(group) => {
                 let call = || Ok(group.call(py, procedure)?);
                 run_in(&variables, || run_untracked(py, call))
+            }
+            GeneratorStart::Slots => {
+                let begin = || {
+                    let Some(slots) = stream.begin_run(py)? else { return Ok(None) };
+                    streams::start_generator(py, procedure, slots.bind(py)).map(Some)
+                };
+                let begun = run_in(&variables, || run_untracked(py, begin));
+                let Some(generator) = begun.transpose() else { return Ok(()) };
+                generator
             }
         };
         let generator = generator.and_then(|generator| Generator::new(&generator, &variables));
@@ -290,7 +313,9 @@ impl Shared {
 #[pyclass(frozen, module = "ucall._core")]
 struct PoolThread {
     shared: Arc<Shared>,
-    number: usize,
+    name: String,
+    /// The only job of the thread; without one it takes those of the queue.
+    own: Mutex<Option<Job>>,
 }
 
 #[pymethods]
@@ -299,6 +324,11 @@ impl PoolThread {
         SERVER.set(Some(self.shared.server));
         run_tracked(py, || self.set_thread_name(py))?;
         let mut scratch = Scratch::default();
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(job) = own {
+            run_tracked(py, || self.shared.run(py, job, &mut scratch));
+            return Ok(());
+        }
         while let Some(job) = py.detach(|| self.shared.next_job()) {
             run_tracked(py, || self.shared.run(py, job, &mut scratch));
         }
@@ -309,6 +339,6 @@ impl PoolThread {
 impl PoolThread {
     fn set_thread_name(&self, py: Python<'_>) -> PyResult<()> {
         let this = py.import("threading")?.call_method0("current_thread")?;
-        this.setattr("name", format!("ucall-thread-{}", self.number))
+        this.setattr("name", &self.name)
     }
 }

@@ -61,6 +61,8 @@ pub(crate) enum CallMode {
     Batch(BatchRules),
     /// A generator.
     Generator(Executor),
+    /// A generator that takes calls between its steps.
+    Slots { count: usize, executor: Executor },
 }
 
 /// Where the code of a function runs.
@@ -115,6 +117,7 @@ pub(crate) struct BatchOptions {
     max_size: usize,
     max_wait_ms: f64,
     parallel: usize,
+    slots: Option<usize>,
 }
 
 impl BatchRules {
@@ -166,6 +169,9 @@ impl CallMode {
             "future" if batch.is_none() => return Ok(Self::Future),
             _ => return Err(PyValueError::new_err(format!("unknown call mode {name:?}"))),
         };
+        if let Some(&BatchOptions { slots: Some(count), .. }) = batch {
+            return Ok(Self::Slots { count, executor });
+        }
         if let Some(options) = batch {
             return BatchRules::new(options, executor, yields).map(Self::Batch);
         }
@@ -184,7 +190,9 @@ impl CallMode {
             Self::Task => Some(Executor::Task),
             Self::Thread => Some(Executor::Thread),
             Self::Future => None,
-            Self::Batch(BatchRules { executor, .. }) | Self::Generator(executor) => Some(executor),
+            Self::Batch(BatchRules { executor, .. })
+            | Self::Generator(executor)
+            | Self::Slots { executor, .. } => Some(executor),
         }
     }
 }
@@ -229,7 +237,7 @@ impl Procedure {
     /// Whether the function is a generator.
     pub(crate) fn is_stream(&self) -> bool {
         match self.mode {
-            CallMode::Generator(_) => true,
+            CallMode::Generator(_) | CallMode::Slots { .. } => true,
             CallMode::Batch(rules) => rules.yields,
             _ => false,
         }
@@ -237,7 +245,8 @@ impl Procedure {
 
     /// Whether the function takes its call's `ucall.Context`.
     pub(crate) fn takes_context(&self) -> bool {
-        self.signature.as_ref().is_some_and(|signature| signature.context.is_some())
+        matches!(self.mode, CallMode::Slots { .. })
+            || self.signature.as_ref().is_some_and(|signature| signature.context.is_some())
     }
 
     /// Appends a result to `text`, which may grow to `len_max` bytes.

@@ -19,7 +19,7 @@ use ucall_server::{
 use crate::asyncio::loop_driver::LoopDriver;
 use crate::asyncio::runner::{Bounds, RunEnd};
 use crate::asyncio::suspended_workers;
-use crate::batch::BatchSizes;
+use crate::batch_sizes::BatchSizes;
 use crate::callbacks::Callbacks;
 use crate::engine;
 use crate::ffi;

@@ -29,15 +29,27 @@ class BatchRules:
     parallel: int
     #: A value for each parameter, which batches run with before the server listens.
     warm_up: Sequence[object] | None = None
+    #: The number of calls that one generator has at once, in place of batches.
+    slots: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.warm_up, (tuple, list, type(None))):
             got = type(self.warm_up).__name__
             raise TypeError(f"warm_up: expected a tuple with a value for each parameter, got {got}")
+        if self.slots is not None:
+            self._check_slots(self.slots)
         checked.positive("max_size", self.max_size)
         checked.positive("parallel", self.parallel)
         if not 0 <= self.max_wait_ms < 60_000:
             raise ValueError(f"max_wait_ms: expected 0 to 60,000, got {self.max_wait_ms}")
+
+    def _check_slots(self, slots: int) -> None:
+        checked.positive("slots", slots)
+        if (self.max_size, self.max_wait_ms, self.parallel, self.warm_up) != (64, 0, 1, None):
+            raise TypeError(
+                "slots: a generator with slots takes calls as they come, "
+                "and no max_size, max_wait_ms, parallel or warm_up"
+            )
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,8 @@ class Registration:
     stream: tuple[bool, str] | None
     #: Its annotations, by the names of its parameters and ``"return"``.
     hints: dict[str, object]
+    #: What its description shows of it, if that is another function.
+    described: Function | None = None
 
 
 class Spans(Protocol):
@@ -126,6 +140,12 @@ def register(
     in_threads = threads_by_default if threads is None else threads
     mode = _mode_of(is_async, yields, in_threads)
     hints = signatures.evaluate_annotations(function, name)
+    if batch is not None and batch.slots is not None:
+        from ucall._functions import slots
+
+        served, items, shown, hints = slots.adapt(function, name, hints, registry)
+        registration = Registration(served, items, mode, batch, described, hints, shown)
+        return _traced(registration, spans)
     if batch is not None:
         from ucall._functions import batches
 

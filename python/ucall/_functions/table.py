@@ -177,7 +177,9 @@ class Functions:
             in_thread = registration.mode in ("thread", "thread_generator")
             warm_up = WarmUp(name, function, registration.hints, batch, in_thread)
         held = frozenset(required)
-        served = Served(function, registration.hints, batch is not None, idempotent, tool, held)
+        takes_batches = batch is not None and registration.described is None
+        shown = registration.described or function
+        served = Served(shown, registration.hints, takes_batches, idempotent, tool, held)
         if self._tools is not None:
             if tool is not False and stream.stream == "only":
                 problem = "a tool has one result, and this is a stream alone: mcp=False"

@@ -68,6 +68,7 @@ class Decorators:
         max_wait_ms: float = 0,
         parallel: int = 1,
         warm_up: Sequence[object] | None = None,
+        slots: int | None = None,
         threads: bool | None = None,
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
@@ -86,6 +87,7 @@ class Decorators:
         max_wait_ms: float = 0,
         parallel: int = 1,
         warm_up: Sequence[object] | None = None,
+        slots: int | None = None,
         threads: bool | None = None,
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
@@ -104,6 +106,7 @@ class Decorators:
         max_wait_ms: float = 0,
         parallel: int = 1,
         warm_up: Sequence[object] | None = None,
+        slots: int | None = None,
         threads: bool | None = None,
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
@@ -136,6 +139,9 @@ class Decorators:
                 on up to ``max_size`` run with it before ``/readyz`` turns green, where those of
                 callers will, after the startup hooks and models; the log has their times. If one
                 fails, the server does not start.
+            slots: Has a generator take calls between its steps, up to so many at once, in place of
+                batches: it has one parameter, `ucall.Slots`, and yields `ucall.SlotItems`. See
+                docs/streams.md#calls-that-come-and-go.
 
         Raises:
             TypeError, ValueError: See `add`. TypeError also if no parameter is a list or an array.
@@ -145,7 +151,7 @@ class Decorators:
         options: dict[str, Any] = {
             "threads": threads,
             "timeout_ms": timeout_ms,
-            "batch": BatchRules(max_size, max_wait_ms, parallel, warm_up),
+            "batch": BatchRules(max_size, max_wait_ms, parallel, warm_up, slots),
             "stream": StreamRules(stream, overflow),
             "idempotent": idempotent,
             "tool": mcp,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ucall import _core
 
-__all__ = ["stream"]
+__all__ = ["slots", "stream"]
 
 
 async def stream(generator: AsyncGenerator[object, None], sink: _core.ItemSink) -> None:
@@ -18,5 +18,19 @@ async def stream(generator: AsyncGenerator[object, None], sink: _core.ItemSink) 
         async for item in generator:
             if put(item):
                 await sink.room()
+    finally:
+        await generator.aclose()
+
+
+async def slots(generator: AsyncGenerator[object, None], sink: _core.ItemSink) -> None:
+    """Runs a generator that takes calls between its steps, until it ends or is cancelled."""
+    step = generator.__anext__
+    try:
+        while True:
+            while not sink.begin_step():
+                await sink.room()
+            sink.put(await step())
+    except StopAsyncIteration:
+        return
     finally:
         await generator.aclose()

@@ -70,6 +70,11 @@ class CallSpans:
 
     def wrap(self, registration: Registration) -> Registration:
         """The registration of a function with its spans."""
+        if registration.batch is not None and registration.batch.slots is not None:
+            from ucall._tracing import slots
+
+            function = slots.wrap(registration.function, registration.mode, self.call)
+            return dataclasses.replace(registration, function=function)
         signature, split = _with_context(registration.signature)
         begin = self.call if registration.batch is None else self.batch
         wrapper = _WRAPPERS[registration.mode](registration.function, split, begin)

@@ -188,7 +188,7 @@ def _result(served: Served, schemas: Schemas) -> tuple[Schema, Schema | None, Sc
     if is_stream:
         arguments = typing.get_args(annotation)
         is_known = typing.get_origin(annotation) in _ITERATORS and arguments
-        annotation = arguments[0] if is_known else Any
+        annotation = _item_of_pairs(arguments[0]) if is_known else Any
         if len(arguments) == 3 and arguments[2] is not type(None):
             returned = schemas.of(arguments[2], "result")
     if served.takes_batches:
@@ -211,6 +211,15 @@ def result_annotation(served: Served) -> Any:
         return typing.get_type_hints(holder, known, include_extras=True)["return"]
     except Exception:  # It may refer to names that only type checkers import.
         return Any
+
+
+def _item_of_pairs(annotation: Any) -> Any:
+    """The annotation of an item of what a generator yields, which may be for several calls."""
+    if "ucall._functions.slots" not in sys.modules:
+        return annotation
+    from ucall._functions.slots import item_of
+
+    return item_of(annotation)
 
 
 def _item_of_results(annotation: Any) -> Any:

@@ -25,8 +25,9 @@ pub(crate) struct Tasks {
     event_loop: Py<PyAny>,
     /// `loop.get_task_factory`
     get_task_factory: Py<PyAny>,
-    /// The coroutine function that runs async generators, once there was one.
-    stream: OnceCell<Py<PyAny>>,
+    /// The coroutine functions that run async generators, once there was one: without and with
+    /// slots.
+    streams: OnceCell<[Py<PyAny>; 2]>,
     /// Wraps coroutines on a program's loop, which their `SystemExit` would end.
     guard: Option<Py<PyAny>>,
     /// `asyncio.Task`, or the `new_task` of the server's own loop.
@@ -75,7 +76,7 @@ impl Tasks {
         Ok(Self {
             event_loop: event_loop.clone().unbind(),
             get_task_factory: event_loop.getattr("get_task_factory")?.unbind(),
-            stream: OnceCell::new(),
+            streams: OnceCell::new(),
             guard,
             new_task,
             eager_start: is_eager.then(|| PyBool::new(py, true).to_owned().into_any().unbind()),
@@ -100,21 +101,25 @@ impl Tasks {
             })
     }
 
-    /// Makes the coroutine that passes the items of an async generator to `sink`.
+    /// Makes the coroutine that passes the items of an async generator to `sink`; `has_slots` if it
+    /// takes calls between its steps.
     pub(crate) fn stream<'py>(
         &self,
         generator: &Bound<'py, PyAny>,
         sink: &Bound<'py, PyAny>,
+        has_slots: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = generator.py();
-        let stream = match self.stream.get() {
-            Some(stream) => stream,
+        let [stream, slots] = match self.streams.get() {
+            Some(streams) => streams,
             None => {
-                let stream = py.import(STREAMS)?.getattr("stream")?.unbind();
-                self.stream.get_or_init(|| stream)
+                let module = py.import(STREAMS)?;
+                let (stream, slots) = (module.getattr("stream")?, module.getattr("slots")?);
+                self.streams.get_or_init(|| [stream.unbind(), slots.unbind()])
             }
         };
-        ffi::call(stream.bind(py), [generator, sink])
+        let run = if has_slots { slots } else { stream };
+        ffi::call(run.bind(py), [generator, sink])
     }
 
     /// Starts a task for a coroutine, with a `contextvars.Context` that no other task has.

@@ -22,6 +22,7 @@ use crate::arguments::Failure;
 use crate::asyncio::tasks::{self, Tasks};
 use crate::background::{BackgroundJob, CallState};
 use crate::batch::Batches;
+use crate::batch_sizes::BatchCounts;
 use crate::calls::{CallItems, Calls, Deferred, Entry, EntryKind, RetainedParams};
 use crate::errors;
 use crate::functions::Functions;
@@ -30,7 +31,7 @@ use crate::outcomes::{DeferredOutcome, DoneCallback, Outcomes};
 use crate::pool::{Job, Pool};
 use crate::procedure::SharedProcedure;
 use crate::report::Report;
-use crate::streams::{StreamContext, StreamIo, StreamPosition};
+use crate::streams::{StreamContext, StreamIo, StreamedCall};
 use crate::timing::Timing;
 
 /// The deferred calls of one worker, and what runs them.
@@ -56,7 +57,7 @@ impl Deferral {
         server: u64,
         limits: &CallLimits,
         report: &Arc<Report>,
-        batches: Batches,
+        counts: BatchCounts,
     ) -> Self {
         let calls = Calls::new(limits.running_max, "max_running_calls");
         let outcomes = Arc::new(Outcomes::new(calls.outcomes().clone()));
@@ -68,17 +69,19 @@ impl Deferral {
             report.clone(),
             reply_bytes_max,
         );
+        let counts = Arc::new(counts);
         let streams = StreamContext {
             outcomes: outcomes.clone(),
             report: report.clone(),
             budget: calls.budget().clone(),
             reply_bytes_max,
+            counts: counts.clone(),
         };
         Self {
             calls,
             last_call: None,
             outcomes,
-            batches,
+            batches: Batches::new(counts),
             streams: StreamIo::new(streams),
             tasks: None,
             pool,
@@ -263,6 +266,15 @@ impl Deferral {
         })
     }
 
+    /// Has a thread of its own run a job.
+    pub(crate) fn run_alone(&mut self, py: Python<'_>, job: Job) -> Result<(), Failure> {
+        let token = job.token;
+        self.pool.run_alone(py, job).map_err(|error| {
+            self.calls.remove(token);
+            Failure::Raised(error)
+        })
+    }
+
     /// Cancels a call and its task or future. Its caller gets `error`, if there is one.
     pub(crate) fn abandon(
         &mut self,
@@ -291,7 +303,7 @@ impl Deferral {
         &mut self,
         py: Python<'_>,
         future: Option<Py<PyAny>>,
-        stream: Option<StreamPosition>,
+        stream: Option<StreamedCall>,
         jobs: Vec<BackgroundJob>,
     ) {
         jobs.iter().for_each(|job| job.close(py));
@@ -320,6 +332,7 @@ impl Deferral {
     /// Answers all calls with an error, and cancels them.
     pub(crate) fn abandon_all(&mut self, functions: &mut Functions) {
         let py = functions.attach();
+        self.streams.cancel_slots(py);
         for token in self.calls.all() {
             if let Some(Entry { kind: EntryKind::Background(record), .. }) = self.calls.find(token)
                 && let Some(task) = &record.task

@@ -100,6 +100,7 @@ impl Deferral {
             CallMode::Batch(rules) => Ok(self.begin_in_batch(functions, start, rules)),
             CallMode::Thread | CallMode::Inline => self.begin_in_thread(functions, start),
             CallMode::Generator(executor) => self.begin_stream(functions, start, executor),
+            CallMode::Slots { count, .. } => Ok(self.begin_in_slots(functions, start, count)),
         }
     }
 
@@ -187,7 +188,7 @@ impl Deferral {
     }
 
     /// Copies the input of a call that waits for what runs it.
-    fn take_input(
+    pub(crate) fn take_input(
         &self,
         functions: &Functions,
         start: &mut CallStart<'_, '_>,

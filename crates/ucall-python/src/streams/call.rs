@@ -24,9 +24,32 @@ pub(crate) enum ItemTarget {
     Nowhere,
 }
 
+/// Finds a call of a stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallKey {
+    pub(super) position: usize,
+    pub(super) token: Token,
+    /// Where its items go.
+    pub(super) target: ItemTarget,
+}
+
+/// Where a call is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum CallPlace {
+    /// It waits for a slot.
+    Queue,
+    /// The generator works at it: in a slot, alone, or in a batch.
+    Generator,
+    /// The generator knows that it has ended. Its items may wait for the worker.
+    Left,
+    /// It is over, and another call may take its record.
+    Free,
+}
+
 /// One call of a generator.
 pub(super) struct StreamCall {
     pub(super) token: Token,
+    pub(super) place: CallPlace,
     /// The list of all items, if the target is one.
     pub(super) list: ItemList,
     pub(super) has_ended: bool,
@@ -90,9 +113,10 @@ impl Items {
 }
 
 impl StreamCall {
-    pub(super) fn new(token: Token) -> Self {
+    pub(super) fn new(token: Token, place: CallPlace) -> Self {
         Self {
             token,
+            place,
             list: ItemList::default(),
             has_ended: false,
             is_paused: false,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ucall_server::MemoryBudget;
 
+use crate::batch_sizes::BatchCounts;
 use crate::outcomes::Outcomes;
 use crate::report::Report;
 
@@ -14,4 +15,5 @@ pub(crate) struct StreamContext {
     pub(crate) report: Arc<Report>,
     pub(crate) budget: MemoryBudget,
     pub(crate) reply_bytes_max: usize,
+    pub(crate) counts: Arc<BatchCounts>,
 }

@@ -8,7 +8,8 @@ use pyo3::prelude::*;
 
 use super::Generator;
 use super::ready::Ready;
-use super::stream::{Progress, Stream, Waiter};
+use super::state::{Progress, Waiter};
+use super::stream::Stream;
 use crate::arguments::Failure;
 use crate::asyncio::tasks;
 use crate::deferral::Deferral;
@@ -39,6 +40,7 @@ impl Deferral {
                     }
                 }
                 Ready::Job(job) => self.start_job(py, functions, job),
+                Ready::Start(stream) => self.start_slots(py, functions, &stream),
             }
         }
         let until = Instant::now() + SLICE;
@@ -97,6 +99,8 @@ impl Deferral {
     pub(super) fn finish_stream(&mut self, stream: &Arc<Stream>) {
         if stream.is_batch() {
             self.batches.finished(&stream.procedure);
+        } else if stream.has_slots && stream.end_run() {
+            self.streams.push_start(stream.clone());
         }
     }
 }
@@ -116,7 +120,7 @@ fn set_done(future: &Bound<'_, PyAny>) -> PyResult<()> {
 }
 
 fn take_steps<'py>(
-    stream: &Stream,
+    stream: &Arc<Stream>,
     iterator: &Bound<'py, PyAny>,
     text: &mut Vec<u8>,
     until: Instant,
@@ -126,9 +130,12 @@ fn take_steps<'py>(
         if progress != Progress::Continue {
             break;
         }
-        progress = match ffi::step(iterator)? {
-            Step::Item(item) => stream.put(&item, text)?,
-            Step::Returned(value) => return Ok(Stop::Returned(value)),
+        progress = match stream.begin_step(iterator.py())? {
+            false => stream.progress(),
+            true => match ffi::step(iterator)? {
+                Step::Item(item) => stream.put(&item, text)?,
+                Step::Returned(value) => return Ok(Stop::Returned(value)),
+            },
         };
         if Instant::now() >= until {
             break;

@@ -9,7 +9,8 @@ use ucall_server::{CallId, Polled, Token};
 
 use super::polled::PolledItems;
 use super::ready::{Ready, ReadyStreams};
-use super::stream::Waiter;
+use super::slots::SlotStreams;
+use super::state::Waiter;
 use super::{Generator, ItemTarget, Stream, StreamContext, StreamedCall};
 use crate::asyncio::tasks;
 use crate::background::DueJob;
@@ -25,6 +26,7 @@ pub(crate) struct StreamIo {
     ready: ReadyStreams,
     /// Items that the worker polls.
     polled: PolledItems,
+    slots: SlotStreams,
     /// The turn that has taken items last.
     last_items: Option<Instant>,
     /// Memory for an item.
@@ -34,7 +36,8 @@ pub(crate) struct StreamIo {
 impl StreamIo {
     pub(crate) fn new(context: StreamContext) -> Self {
         let (ready, polled) = (ReadyStreams::default(), PolledItems::default());
-        Self { context, ready, polled, last_items: None, text: Vec::new() }
+        let slots = SlotStreams::default();
+        Self { context, ready, polled, slots, last_items: None, text: Vec::new() }
     }
 
     pub(crate) fn context(&self) -> &StreamContext {
@@ -88,6 +91,37 @@ impl StreamIo {
     /// Has a generator take its next step at the end of the turn.
     pub(crate) fn push(&mut self, stream: Arc<Stream>, generator: Generator) {
         self.ready.push(stream, generator);
+    }
+
+    /// The stream of a function with `count` slots.
+    pub(super) fn slots_of(&mut self, procedure: &SharedProcedure, count: usize) -> Arc<Stream> {
+        let (stream, retired) = self.slots.of(procedure, count, &self.context);
+        self.push_waiters(retired);
+        stream
+    }
+
+    /// Has the generators of functions with slots end once they have no calls. Returns whether any
+    /// runs.
+    pub(crate) fn retire_slots(&mut self) -> bool {
+        self.push_waiters(self.slots.retire());
+        self.slots.are_running()
+    }
+
+    /// Ends them, also those that wait for something else.
+    pub(crate) fn cancel_slots(&mut self, py: Python<'_>) {
+        self.push_waiters(self.slots.retire());
+        self.slots.take_tasks().iter().for_each(|task| tasks::cancel(py, task));
+    }
+
+    fn push_waiters(&mut self, waiters: Vec<(Arc<Stream>, Waiter)>) {
+        for (stream, waiter) in waiters {
+            self.push_waiter(stream, waiter);
+        }
+    }
+
+    /// Has the generator of a function with slots start at the end of the turn.
+    pub(super) fn push_start(&mut self, stream: Arc<Stream>) {
+        self.ready.push_start(stream);
     }
 
     /// Has what waited for room go on at the end of the turn.
@@ -148,7 +182,7 @@ impl StreamIo {
     /// Ends a call of a stream without a reply.
     pub(crate) fn close_call(&mut self, py: Python<'_>, stream: StreamedCall) {
         let StreamedCall { stream, key } = stream;
-        let Some(closed) = stream.close_call(key) else { return };
+        let Some(closed) = stream.abandon_call(key) else { return };
         match (closed.task, closed.waiter) {
             (Some(task), _) => tasks::cancel(py, &task),
             // The generator goes on for other calls, or is closed by its next step.

@@ -26,7 +26,9 @@ mod polled;
 mod ready;
 mod reports;
 mod sink;
+mod slots;
 mod start;
+mod state;
 mod stream;
 mod threaded;
 
@@ -37,5 +39,6 @@ pub(crate) use generator::Generator;
 pub(crate) use io::StreamIo;
 pub(crate) use reports::{ProgressTarget, Reports, progress_text, report_text};
 pub(crate) use sink::ItemSink;
+pub(crate) use slots::{Slot, Slots, start_generator};
 pub(crate) use stream::{Stream, StreamedCall};
 pub(crate) use threaded::iterate;

@@ -2,9 +2,11 @@
 
 use ucall_server::{CallId, Overflow, Polled};
 
+use super::call::CallKey;
 use super::call::Items;
 use super::reports::Reports;
-use super::stream::{CallKey, Stream, Waiter};
+use super::state::Waiter;
+use super::stream::Stream;
 
 /// The items of one call after another.
 #[derive(Default)]

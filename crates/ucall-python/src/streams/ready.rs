@@ -6,7 +6,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use super::Generator;
-use super::stream::{Stream, Waiter};
+use super::state::Waiter;
+use super::stream::Stream;
 use crate::background::DueJob;
 
 /// Generators whose next step is due.
@@ -24,6 +25,8 @@ pub(super) enum Ready {
     Future(Py<PyAny>),
     /// The start of a function in the background.
     Job(DueJob),
+    /// That of a generator with slots, which has the calls of this turn then.
+    Start(Arc<Stream>),
 }
 
 impl ReadyStreams {
@@ -40,6 +43,10 @@ impl ReadyStreams {
 
     pub(crate) fn push_job(&mut self, job: DueJob) {
         self.others.push(Ready::Job(job));
+    }
+
+    pub(super) fn push_start(&mut self, stream: Arc<Stream>) {
+        self.others.push(Ready::Start(stream));
     }
 
     #[inline]

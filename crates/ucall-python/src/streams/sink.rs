@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use super::stream::{Progress, Stream, Waiter};
+use super::state::{Progress, Waiter};
+use super::stream::Stream;
 use crate::arguments::Failure;
 use crate::errors::Unwritable;
 
@@ -32,6 +33,14 @@ impl ItemSink {
     fn put(&mut self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
         let progress = self.stream.put(item, &mut self.text).map_err(to_exception)?;
         Ok(progress != Progress::Continue)
+    }
+
+    /// Begins a step of a generator with slots. `False` if the task has to await `room` first.
+    fn begin_step(&self, py: Python<'_>) -> PyResult<bool> {
+        match self.stream.progress() {
+            Progress::Continue => self.stream.begin_step(py).map_err(to_exception),
+            Progress::Wait | Progress::End => Ok(false),
+        }
     }
 
     /// Returns an awaitable that is done when the task may go on.

@@ -80,7 +80,7 @@ impl Deferral {
     }
 
     /// Starts a generator on this thread, which has just been made.
-    fn start_generator(
+    pub(super) fn start_generator(
         &mut self,
         py: Python<'_>,
         functions: &mut Functions,
@@ -125,7 +125,8 @@ impl Deferral {
     ) -> PyResult<Bound<'py, PyAny>> {
         let tasks = self.tasks(py)?;
         let sink = ItemSink::new(stream.clone(), tasks.event_loop(py).clone().unbind());
-        let coroutine = tasks.stream(generator, Bound::new(py, sink)?.as_any())?;
+        let coroutine =
+            tasks.stream(generator, Bound::new(py, sink)?.as_any(), stream.has_slots)?;
         tasks.start(&coroutine, variables)
     }
 

@@ -10,61 +10,32 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use ucall_server::Token;
 
-use super::call::{ItemList, ItemTarget, Items, StreamCall, WAITING_BYTES_MAX};
+use super::call::{CallKey, CallPlace, ItemList, ItemTarget, Items, StreamCall, WAITING_BYTES_MAX};
 use super::context::StreamContext;
 use super::end::EndType;
-use super::generator::Generator;
+use super::slots::SlotTable;
+use super::state::{Progress, StreamState, Waiter};
 use crate::arguments::Failure;
 use crate::batch_results;
-use crate::clock::{Clock, Moment};
+use crate::clock::Clock;
+use crate::convert::ConversionFault;
 use crate::errors;
 use crate::log::Interrupted;
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::{CallMode, Executor, SharedProcedure};
 
-/// A task that goes on this long without a wait lets others run.
-const TASK_SLICE_NANOS: u64 = 5_000_000;
-
 /// A generator that runs, for one call or for the calls of a batch.
 pub(crate) struct Stream {
     pub(crate) procedure: SharedProcedure,
-    context: StreamContext,
+    pub(super) context: StreamContext,
     executor: Executor,
     /// The calls that the generator began with.
     keys: Vec<CallKey>,
+    /// Whether others take their places.
+    pub(super) has_slots: bool,
     state: Mutex<StreamState>,
     /// Notified when there may be room, or no call is open.
     changed: Condvar,
-}
-
-struct StreamState {
-    calls: Vec<StreamCall>,
-    /// Calls that have not ended.
-    open: usize,
-    /// Calls that are paused, or whose items wait and are many.
-    full: usize,
-    /// Waits for room.
-    waiter: Option<Waiter>,
-    /// The task that runs the generator.
-    task: Option<Py<PyAny>>,
-    /// When the generator has last waited.
-    waited_at: Moment,
-}
-
-/// Waits until a generator may go on.
-pub(crate) enum Waiter {
-    Generator(Generator),
-    /// A future of asyncio.
-    Future(Py<PyAny>),
-}
-
-/// Finds a call of a stream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CallKey {
-    position: usize,
-    token: Token,
-    /// Where its items go.
-    target: ItemTarget,
 }
 
 /// A call, and the stream that answers it.
@@ -72,16 +43,6 @@ pub(crate) struct CallKey {
 pub(crate) struct StreamedCall {
     pub(crate) stream: Arc<Stream>,
     pub(crate) key: CallKey,
-}
-
-/// What a generator does after an item.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Progress {
-    Continue,
-    /// Wait until the worker has taken the items, or the reader of one goes on.
-    Wait,
-    /// End, because no call is open.
-    End,
 }
 
 /// A call that has just ended.
@@ -102,12 +63,35 @@ impl Stream {
     ) -> Self {
         let key = |(position, (token, target))| CallKey { position, token, target };
         let keys: Vec<_> = calls.enumerate().map(key).collect();
-        let calls: Vec<_> = keys.iter().map(|key| StreamCall::new(key.token)).collect();
-        let (open, waited_at) = (calls.len(), Clock::COARSE.now());
-        let state = StreamState { calls, open, full: 0, waiter: None, task: None, waited_at };
+        let call = |key: &CallKey| StreamCall::new(key.token, CallPlace::Generator);
+        let calls = keys.iter().map(call).collect();
+        Self::of(procedure, context, keys, calls, None)
+    }
+
+    /// The stream of a function with `count` slots, which has no calls yet.
+    pub(super) fn with_slots(
+        procedure: SharedProcedure,
+        context: StreamContext,
+        count: usize,
+    ) -> Self {
+        let slots = Some(SlotTable::new(count));
+        Self::of(procedure, context, Vec::new(), Vec::new(), slots)
+    }
+
+    fn of(
+        procedure: SharedProcedure,
+        context: StreamContext,
+        keys: Vec<CallKey>,
+        calls: Vec<StreamCall>,
+        slots: Option<SlotTable>,
+    ) -> Self {
         let executor = procedure.mode.executor().unwrap_or(Executor::Inline);
+        let (open, waited_at) = (calls.len(), Clock::COARSE.now());
+        let has_slots = slots.is_some();
+        let state =
+            StreamState { calls, open, full: 0, waiter: None, task: None, waited_at, slots };
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Self { procedure, context, executor, keys, state, changed }
+        Self { procedure, context, executor, keys, has_slots, state, changed }
     }
 
     /// The calls that the generator began with.
@@ -120,7 +104,13 @@ impl Stream {
         matches!(self.procedure.mode, CallMode::Batch(_))
     }
 
-    /// Takes what the generator has yielded: an item, or a list with an entry for each call.
+    /// Whether the generator answers many calls, so that it has an entry of its own.
+    pub(crate) fn has_entry(&self) -> bool {
+        self.has_slots || self.is_batch()
+    }
+
+    /// Takes what the generator has yielded: an item, a list with an entry for each call, or items
+    /// for calls in slots.
     /// Returns what the generator does next. `text` is memory for an item.
     #[inline]
     pub(crate) fn put(
@@ -130,7 +120,8 @@ impl Stream {
     ) -> Result<Progress, Failure> {
         let progress = match self.keys.first() {
             Some(&call) if !self.is_batch() => self.put_item(call, yielded, text),
-            _ => self.put_entries(yielded, text),
+            Some(_) => self.put_entries(yielded, text),
+            None => self.put_pairs(yielded, text),
         };
         text.clear();
         text.shrink_to(WAITING_BYTES_MAX);
@@ -177,6 +168,22 @@ impl Stream {
         item: &Bound<'_, PyAny>,
         text: &mut Vec<u8>,
     ) -> Result<Progress, Failure> {
+        let (first, progress) = self.add_item(key, item, text)?;
+        if let Some(first) = first {
+            self.report_outcome(item.py(), first, DeferredOutcome::Items);
+        }
+        Ok(progress)
+    }
+
+    /// [`Stream::put_item`] without a report to the worker. Returns the call's token if this is the
+    /// first item that waits.
+    #[inline]
+    pub(super) fn add_item(
+        &self,
+        key: CallKey,
+        item: &Bound<'_, PyAny>,
+        text: &mut Vec<u8>,
+    ) -> Result<(Option<Token>, Progress), Failure> {
         text.clear();
         self.write_item(key, item, text)?;
         let (added, progress) = {
@@ -184,10 +191,8 @@ impl Stream {
             let added = state.change_open(key, |call| call.add(key.target, text, &self.context));
             (added, state.progress(self.executor))
         };
-        if let Some(first) = added.unwrap_or(Ok(None)).map_err(Failure::Result)? {
-            self.report_outcome(item.py(), first, DeferredOutcome::Items);
-        }
-        Ok(progress)
+        let first = added.unwrap_or(Ok(None)).map_err(Failure::Result)?;
+        Ok((first, progress))
     }
 
     #[inline]
@@ -223,9 +228,9 @@ impl Stream {
     pub(crate) fn set_waiter(&self, waiter: Waiter) -> Option<Waiter> {
         let mut state = self.state();
         state.waited_at = Clock::COARSE.now();
-        match state.open > 0 && state.full > 0 {
-            true => state.waiter.replace(waiter),
-            false => Some(waiter),
+        match state.readiness() {
+            Progress::Wait => state.waiter.replace(waiter),
+            Progress::Continue | Progress::End => Some(waiter),
         }
     }
 
@@ -247,6 +252,7 @@ impl Stream {
         let mut state = self.state();
         state.change(key, |call| mem::swap(&mut call.waiting, items))?;
         state.waited_at = Clock::COARSE.now();
+        state.release(key);
         self.wake(&mut state)
     }
 
@@ -257,8 +263,8 @@ impl Stream {
         self.wake(&mut state)
     }
 
-    fn wake(&self, state: &mut StreamState) -> Option<Waiter> {
-        if state.full > 0 {
+    pub(super) fn wake(&self, state: &mut StreamState) -> Option<Waiter> {
+        if state.readiness() == Progress::Wait {
             return None;
         }
         if self.executor == Executor::Thread {
@@ -274,10 +280,32 @@ impl Stream {
             call.has_ended = true;
             mem::take(&mut call.list)
         })?;
-        state.open -= 1;
-        let task = if state.open == 0 { state.task.take() } else { None };
+        state.count_ended(key);
+        let is_last = state.open == 0 && !self.has_slots;
+        let task = if is_last { state.task.take() } else { None };
         let waiter = self.wake(&mut state);
         Some(ClosedCall { key, list, waiter, task })
+    }
+
+    /// [`Stream::close_call`], and drops the items that wait.
+    pub(super) fn abandon_call(&self, key: CallKey) -> Option<ClosedCall> {
+        let closed = self.close_call(key);
+        let mut state = self.state();
+        let items = state.change(key, |call| mem::take(&mut call.waiting));
+        state.release(key);
+        drop(state);
+        drop(items);
+        closed
+    }
+
+    /// Whether a call has not ended.
+    pub(super) fn is_open(&self, key: CallKey) -> bool {
+        self.state().find(key).is_some_and(|call| !call.has_ended)
+    }
+
+    /// The task that runs the generator, which is not to be cancelled by others.
+    pub(super) fn take_task(&self) -> Option<Py<PyAny>> {
+        self.state().task.take()
     }
 
     /// Ends the stream: answers the calls that are open.
@@ -289,6 +317,11 @@ impl Stream {
         let open = self.open_calls().into_iter().filter_map(|key| self.close_call(key));
         let open: Vec<_> = open.collect();
         match result {
+            Ok(_) if self.has_slots && !open.is_empty() => {
+                let problem = "the generator returned before ucall.END of a call";
+                let failure = Failure::Result(ConversionFault::value(problem.to_owned()));
+                self.fail(py, open.into_iter().map(|call| call.key.token), failure)
+            }
             Ok(value) => {
                 let answer = |call| self.answer(py, call, Ok(value.clone()));
                 open.into_iter().map(answer).fold(Ok(()), Result::and)
@@ -336,6 +369,21 @@ impl Stream {
         }
     }
 
+    /// What a call gets that ends beside others.
+    pub(super) fn outcome_of(
+        &self,
+        py: Python<'_>,
+        call: ClosedCall,
+        result: Result<Bound<'_, PyAny>, Failure>,
+    ) -> (Token, DeferredOutcome) {
+        let ClosedCall { key: CallKey { token, target, .. }, list, .. } = call;
+        let text = result.and_then(|value| self.reply_text(target, list, &value));
+        let len_max = self.context.reply_bytes_max;
+        // An entry is no interrupt of this thread.
+        let failed = |failure| self.context.report.fail(py, &self.procedure, failure, len_max).0;
+        (token, DeferredOutcome::Text(text.map_err(failed)))
+    }
+
     /// The text of a call's result, after its generator has returned `value`.
     fn reply_text(
         &self,
@@ -358,63 +406,29 @@ impl Stream {
     /// The calls that have not ended.
     fn open_calls(&self) -> Vec<CallKey> {
         let state = self.state();
-        let is_open = |key: &&CallKey| state.find(**key).is_some_and(|call| !call.has_ended);
-        self.keys.iter().filter(is_open).copied().collect()
+        let is_open = |key: &CallKey| state.find(*key).is_some_and(|call| !call.has_ended);
+        let in_slots = state.slots.iter().flat_map(SlotTable::taken);
+        self.keys.iter().copied().chain(in_slots).filter(is_open).collect()
     }
 
     #[inline]
-    fn report_outcome(&self, py: Python<'_>, token: Token, outcome: DeferredOutcome) {
+    pub(super) fn report_outcome(&self, py: Python<'_>, token: Token, outcome: DeferredOutcome) {
         match self.executor {
             Executor::Thread => self.context.outcomes.send(token, outcome),
             Executor::Inline | Executor::Task => self.context.outcomes.push(py, token, outcome),
         }
     }
 
-    #[inline]
-    fn state(&self) -> MutexGuard<'_, StreamState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl StreamState {
-    #[inline]
-    fn progress(&self, executor: Executor) -> Progress {
-        match (self.open, self.full) {
-            (0, _) => Progress::End,
-            (_, 0) if executor == Executor::Task && self.has_used_slice() => Progress::Wait,
-            (_, 0) => Progress::Continue,
-            _ => Progress::Wait,
+    /// Reports the outcomes of a step together.
+    pub(super) fn report_outcomes(&self, py: Python<'_>, outcomes: Vec<(Token, DeferredOutcome)>) {
+        match self.executor {
+            Executor::Thread if !outcomes.is_empty() => self.context.outcomes.send_all(outcomes),
+            _ => outcomes.into_iter().for_each(|(token, it)| self.report_outcome(py, token, it)),
         }
     }
 
-    /// Whether a task has gone on for long since it has waited.
-    fn has_used_slice(&self) -> bool {
-        Clock::COARSE.now().nanos_since(self.waited_at) >= TASK_SLICE_NANOS
-    }
-
-    /// Changes a call, unless it has ended.
     #[inline]
-    fn change_open<T>(
-        &mut self,
-        key: CallKey,
-        work: impl FnOnce(&mut StreamCall) -> T,
-    ) -> Option<T> {
-        self.find(key).filter(|call| !call.has_ended)?;
-        self.change(key, work)
-    }
-
-    fn find(&self, key: CallKey) -> Option<&StreamCall> {
-        self.calls.get(key.position).filter(|call| call.token == key.token)
-    }
-
-    /// Changes a call. All changes go through here, which counts those that are full: a scan of all
-    /// calls for each item would take quadratic time.
-    #[inline]
-    fn change<T>(&mut self, key: CallKey, work: impl FnOnce(&mut StreamCall) -> T) -> Option<T> {
-        let call = self.calls.get_mut(key.position).filter(|call| call.token == key.token)?;
-        let was_full = call.is_full();
-        let outcome = work(call);
-        self.full = self.full + usize::from(call.is_full()) - usize::from(was_full);
-        Some(outcome)
+    pub(super) fn state(&self) -> MutexGuard<'_, StreamState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,12 @@
 //! Generators in threads of the pool: a thread runs one from its first step to its end.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 
 use super::Generator;
-use super::stream::{Progress, Stream};
+use super::state::Progress;
+use super::stream::Stream;
 use crate::arguments::Failure;
 use crate::ffi::{self, Step};
 use crate::interpreter_shutdown::run_untracked;
@@ -11,7 +14,7 @@ use crate::interpreter_shutdown::run_untracked;
 /// Runs a generator until it returns, raises, or no call is open, and returns its value.
 pub(crate) fn iterate<'py>(
     py: Python<'py>,
-    stream: &Stream,
+    stream: &Arc<Stream>,
     generator: &Generator,
 ) -> Result<Bound<'py, PyAny>, Failure> {
     let returned = generator.within(py, |iterator| take_steps(stream, iterator));
@@ -26,13 +29,16 @@ pub(crate) fn iterate<'py>(
 
 /// `None` if no call is open.
 fn take_steps<'py>(
-    stream: &Stream,
+    stream: &Arc<Stream>,
     iterator: &Bound<'py, PyAny>,
 ) -> Result<Option<Bound<'py, PyAny>>, Failure> {
     let py = iterator.py();
     let (mut progress, mut text) = (stream.progress(), Vec::new());
     loop {
         progress = match progress {
+            Progress::Continue if !run_untracked(py, || stream.begin_step(py))? => {
+                stream.progress()
+            }
             Progress::Continue => match run_untracked(py, || ffi::step(iterator))? {
                 Step::Item(item) => stream.put(&item, &mut text)?,
                 Step::Returned(value) => return Ok(Some(value)),
