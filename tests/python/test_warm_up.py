@@ -81,6 +81,19 @@ def test_arrays_are_stacked(engine: str) -> None:
         ]
 
 
+def test_scalars_are_one_value_for_the_batch(engine: str) -> None:
+    server = new_server(engine)
+    seen: list[Any] = []
+
+    @server.batch(max_size=2, warm_up=("a", True))
+    def embed(texts: list[str], *, normalize: bool, scale: float = 2.0) -> list[float]:
+        seen.append((texts, normalize, scale))
+        return [0.0] * len(texts)
+
+    with server:
+        assert seen[:2] == [(["a"], True, 2.0), (["a", "a"], True, 2.0)]
+
+
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
 def test_generators_take_their_first_step(engine: str, is_async: bool) -> None:
     server = new_server(engine)

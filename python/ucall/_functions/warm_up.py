@@ -11,7 +11,7 @@ import inspect
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["WarmUp", "sizes"]
 
 T = TypeVar("T")
+
+#: Makes the argument of a parameter for a batch of a size.
+Column = Callable[[int], Any]
 
 
 def sizes(max_size: int) -> list[int]:
@@ -82,7 +85,7 @@ class WarmUp:
         for size in self._sizes * 2:
             began = time.perf_counter()
             try:
-                made = self._function(*self._columns(size))
+                made = self._call(size)
                 self._check(await (_first_async(made) if self._yields else made), size)
             except Exception as failure:
                 raise self._failure(size, failure) from failure
@@ -94,7 +97,7 @@ class WarmUp:
         for size in self._sizes * 2:
             began = time.perf_counter()
             try:
-                made = self._function(*self._columns(size))
+                made = self._call(size)
                 self._check(_first(made) if self._yields else made, size)
             except Exception as failure:
                 raise self._failure(size, failure) from failure
@@ -120,8 +123,10 @@ class WarmUp:
         times = (f"{size}: {self.times[size] * 1e3:.3g} ms" for size in self._sizes)
         return f"{self.name} is warm after {seconds:.3g} s; batches of {', '.join(times)}"
 
-    def _columns(self, size: int) -> list[Any]:
-        return [column(size) for column in self._example]
+    def _call(self, size: int) -> Any:
+        by_position, by_name = self._example
+        named = {name: column(size) for name, column in by_name.items()}
+        return self._function(*(column(size) for column in by_position), **named)
 
     def _check(self, made: Any, size: int) -> None:
         results = None if isinstance(made, (str, dict)) else list(made)
@@ -154,24 +159,32 @@ async def _first_async(generator: AsyncIterator[T]) -> T:
 
 def _example(
     name: str, function: Callable[..., Any], hints: dict[str, object], values: Sequence[object]
-) -> list[Callable[[int], Any]]:
-    """For each parameter, what makes the argument of a batch of a size."""
-    annotations = {
-        parameter: hints.get(parameter, inspect.Parameter.empty)
-        for parameter in inspect.signature(function).parameters
-    }
-    if any(batches.item_of(annotation) is Context for annotation in annotations.values()):
+) -> tuple[list[Column], dict[str, Column]]:
+    """What makes the arguments of a batch of a size: those by position, and those by name."""
+    parameters = [
+        it.replace(annotation=hints.get(it.name, it.empty))
+        for it in inspect.signature(function).parameters.values()
+    ]
+    if any(batches.item_of(it.annotation) is Context for it in parameters):
         raise TypeError(f"{name}: warm_up: a batch that takes contexts has none before its calls")
-    if len(values) != len(annotations):
-        expected = ", ".join(annotations)
+    needed = [it.name for it in parameters if it.default is it.empty]
+    if not len(needed) <= len(values) <= len(parameters):
+        expected = ", ".join(it.name for it in parameters)
         raise TypeError(
             f"{name}: warm_up: expected a value for each parameter ({expected}), got {len(values)}"
         )
-    pairs: Iterable[tuple[Any, object]] = zip(annotations.values(), values, strict=True)
-    return [_column(annotation, value) for annotation, value in pairs]
+    by_position: list[Column] = []
+    by_name: dict[str, Column] = {}
+    for parameter, value in zip(parameters, values, strict=False):
+        column = _column(parameter.annotation, value)
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            by_name[parameter.name] = column
+        else:
+            by_position.append(column)
+    return by_position, by_name
 
 
-def _column(annotation: Any, value: object) -> Callable[[int], Any]:
+def _column(annotation: Any, value: object) -> Column:
     if batches.is_array(annotation):
         import numpy
 
