@@ -68,6 +68,23 @@ def test_a_list_of_methods(call: Run) -> None:
     assert [line.split()[0] for line in out.splitlines()] == [it["name"] for it in _methods()]
 
 
+def test_the_list_says_how_functions_run() -> None:
+    server = ucall.Server(port=0)
+    server.add(lambda: 1, name="plain")
+    server.add(lambda: 1, name="blocks", threads=True)
+    server.add(run, name="computes", processes=2)
+    server.batch(lambda texts: texts, name="embed", max_size=8, threads=True, warm_up=("a",))
+    server.batch(lambda texts: texts, name="sort")
+    with server:
+        status, out, _ = run("--list", "--port", str(server.port))
+    assert status == 0
+    lines = {line.split()[0]: line.partition("(")[2] for line in out.splitlines()}
+    assert lines["blocks"] == "in threads)" and lines["plain"] == ""
+    assert lines["computes"] == "in 2 processes)"
+    assert lines["embed"] == "in batches of up to 8, in threads, warm)"
+    assert lines["sort"] == "in batches of up to 64)"
+
+
 def _methods() -> list[Any]:
     found: list[Any] = DOCUMENT["methods"]
     return found

@@ -77,6 +77,7 @@ def method_list(document: Document) -> str:
 
 def _summary(method: Method) -> str:
     notes = [note for note, holds in _notes(method) if holds]
+    notes += [method.runs] if method.runs else []
     return " ".join(filter(None, (method.summary, f"({', '.join(notes)})" if notes else "")))
 
 

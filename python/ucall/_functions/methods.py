@@ -23,6 +23,7 @@ class Served:
         is_idempotent: Whether a call may run twice.
         tool: Whether it is a tool of MCP, with its options if it has any.
         scopes: What a caller must be allowed.
+        runs: How it runs, in words: see `registration.described_run`.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Served:
         is_idempotent: bool,
         tool: ToolRules | bool,
         scopes: frozenset[str],
+        runs: str,
     ) -> None:
         self.function = function
         self.hints = hints
@@ -40,6 +42,7 @@ class Served:
         self.is_idempotent = is_idempotent
         self.tool = tool
         self.scopes = scopes
+        self.runs = runs
 
 
 class NativeMethod:

@@ -12,7 +12,15 @@ from ucall._server import checked
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["BatchRules", "Registration", "Spans", "StreamRules", "register", "register_route"]
+__all__ = [
+    "BatchRules",
+    "Registration",
+    "Spans",
+    "StreamRules",
+    "described_run",
+    "register",
+    "register_route",
+]
 
 #: What happens to the items of a stream whose reader is slow.
 OVERFLOWS = ("pause", "drop_oldest", "drop_newest", "close")
@@ -185,6 +193,23 @@ _MODES = {
     False: ("task", "thread", "inline"),
     True: ("async_generator", "thread_generator", "generator"),
 }
+
+
+def described_run(mode: str, processes: int | None, batch: BatchRules | None) -> str:
+    """How a function runs, in words, unless that is as by default: one call after another on the
+    server's thread."""
+    parts = []
+    if batch is not None and batch.slots is not None:
+        parts.append(f"in {batch.slots} slots")
+    elif batch is not None:
+        parts.append(f"in batches of up to {batch.max_size}")
+    if processes is not None:
+        parts.append(f"in {processes} processes")
+    elif mode in ("thread", "thread_generator"):
+        parts.append("in threads")
+    if batch is not None and batch.warm_up is not None:
+        parts.append("warm")
+    return ", ".join(parts)
 
 
 def register_route(

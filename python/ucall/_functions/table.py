@@ -141,7 +141,7 @@ class Functions:
         """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`."""
         # Imported late: together they take two thirds as long as all of ucall.
         from ucall._functions import signatures
-        from ucall._functions.registration import register
+        from ucall._functions.registration import described_run, register
 
         name = signatures.name_of(function) if name is None else name
         if not name:
@@ -179,7 +179,8 @@ class Functions:
         held = frozenset(required)
         takes_batches = batch is not None and registration.described is None
         shown = registration.described or function
-        served = Served(shown, registration.hints, takes_batches, idempotent, tool, held)
+        runs = described_run(registration.mode, processes, batch)
+        served = Served(shown, registration.hints, takes_batches, idempotent, tool, held, runs)
         if self._tools is not None:
             if tool is not False and stream.stream == "only":
                 problem = "a tool has one result, and this is a stream alone: mcp=False"

@@ -38,7 +38,7 @@ class Method:
     """A method of a server.
 
     `item` is the schema of one item if it is a stream, `returned` that of what it returns at the
-    end. `params` are those that are not the rest.
+    end. `params` are those that are not the rest. `runs` says in words how it runs, or nothing.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Method:
     errors: tuple[tuple[int, str], ...]
     structure: str
     is_deprecated: bool
+    runs: str
 
     def rest(self, kind: str) -> Param | None:
         """The param that takes all further ones: ``"positional"`` or ``"named"``."""
@@ -192,6 +193,7 @@ class Document:
             tuple(self._errors(value.get("errors"))),
             text_of(value, "paramStructure") or "either",
             value.get("deprecated") is True,
+            text_of(value, "x-runs"),
         )
 
     def _params(self, params: list[Any], place: str) -> list[Param]:

@@ -84,6 +84,7 @@ def _method(name: str, served: Served, schemas: Schemas, passing: Passing | None
         passing,
         served.is_idempotent,
         returned,
+        served.runs,
     )
 
 

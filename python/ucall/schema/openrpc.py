@@ -65,6 +65,7 @@ class Method:
         passing: How its params may be passed.
         is_idempotent: Whether a call may run twice.
         returned: The JSON Schema of what a generator returns at the end, if its annotation has it.
+        runs: How it runs, in words; empty for a plain function on the server's thread.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Method:
     passing: Passing = "either"
     is_idempotent: bool = False
     returned: Schema | None = None
+    runs: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ def _method(method: Method) -> Json:
         **_given("errors", [_error(error) for error in method.errors]),
         **_given("deprecated", method.is_deprecated),
         **_given("x-idempotent", method.is_idempotent),
+        **_given("x-runs", method.runs),
     }
     if method.params is None:
         made["x-params-unknown"] = True
