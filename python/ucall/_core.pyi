@@ -73,6 +73,7 @@ __all__ = [
     "bytes_view",
     "check_shared_memory",
     "client_frame",
+    "count_loaded_model",
     "decode_array",
     "encode_array",
     "hand_over_xdp",
@@ -80,6 +81,7 @@ __all__ = [
     "insert_inference",
     "insert_relay",
     "insert_store",
+    "metrics_text",
     "peek",
     "progress_text",
     "receive_datagrams",
@@ -926,6 +928,8 @@ class QueueCore:
         self, timeout: float | None = None
     ) -> tuple[list[Receipt], list[tuple[str, uuid.UUID | None, str | None]]]: ...
 
+def count_loaded_model(server: Server, model: str, has_ended: bool) -> None: ...
+def metrics_text(server: Server) -> str | None: ...
 def insert_inference(server: Server, check: Callable[[], object]) -> None: ...
 def set_models(
     server: Server,

@@ -445,6 +445,17 @@ class Server(Decorators, ContentDecorators, ModelDecorators):
             stats["dropped_messages"] += self._registered.publisher.dropped
         return stats
 
+    def metrics(self) -> str:
+        """What ``GET /metrics`` answers with, as Prometheus text, for a page that has more, too.
+
+        Raises:
+            RuntimeError: The server has no metrics: ``Observability(metrics=True)``.
+        """
+        text = _core.metrics_text(self._core)
+        if text is None:
+            raise RuntimeError("the server has no metrics: Observability(metrics=True)")
+        return text
+
     def __enter__(self) -> Self:
         """Calls `start`."""
         self.start()

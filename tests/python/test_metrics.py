@@ -10,11 +10,13 @@ import re
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from functions import sum
 from programs import require
 from prometheus_client import parser
@@ -159,6 +161,9 @@ def test_deferred_calls_are_counted_however_they_run(serve: Serve) -> None:
     assert value(found, "ucall_batch_calls_sum", rpc_method="double") == 4
     assert value(found, "ucall_batch_calls_bucket", le="2") == 0
     assert value(found, "ucall_batch_calls_bucket", le="4") == 1
+    assert value(found, "ucall_batch_duration_seconds_count", rpc_method="double") == 1
+    for method, count in {"wait": 1, "double": 4}.items():
+        assert value(found, "ucall_queue_wait_seconds_count", rpc_method=method) == count
 
 
 def test_calls_wait_for_threads(serve_once: Serve) -> None:
@@ -170,10 +175,16 @@ def test_calls_wait_for_threads(serve_once: Serve) -> None:
         waits = lambda: value(samples(server.port), "ucall_waiting_calls", queue="thread")  # noqa: E731
         assert eventually(lambda: waits() == 2)
         assert value(samples(server.port), "ucall_running_calls") == 3
+        waited_since = time.monotonic()
+        assert not opened.wait(0.01)
+        waited_s = time.monotonic() - waited_since
         opened.set()
         for _ in range(3):
             wire.line()
-    assert waits() == 0 and calls(samples(server.port), "wait") == 3
+    found = samples(server.port)
+    assert waits() == 0 and calls(found, "wait") == 3
+    assert value(found, "ucall_queue_wait_seconds_count", rpc_method="wait") == 3
+    assert value(found, "ucall_queue_wait_seconds_sum", rpc_method="wait") >= 2 * waited_s
 
 
 def test_calls_that_end_without_a_result_are_counted_by_code(serve: Serve) -> None:
@@ -273,12 +284,47 @@ def every_kind_of_metric(serve: Serve) -> int:
     server = serve(sum, refuse, metrics=True)
     server.batch(lambda x: x, name='"batch"\\')
     server.relay("relayed.*", to="tcp://127.0.0.1:1", health_check="ping")
+    server.stop()
+    server.model(lambda: 1)
+    server.start()
     with Wire(server.port) as wire:
         wire.result("sum", [1, 1])
         wire.error("refuse")
         wire.error("unknown")
         wire.result('"batch"\\', [1])
     return server.port
+
+
+def test_buckets_tell_durations_of_models_apart(serve_once: Serve) -> None:
+    server = serve_once(sum, metrics=True)
+    with Wire(server.port) as wire:
+        wire.result("sum", [1, 1])
+    series = rf'^{DURATION}_bucket{{.*rpc_method="sum",le="([^"]+)"'
+    bounds = re.findall(series, scrape(server.port)[1], re.MULTILINE)
+    assert bounds[:8] == [
+        *("1e-05", "2e-05", "4e-05", "8e-05", "0.00016", "0.00032", "0.00064", "0.00128")
+    ]
+    assert bounds[8:11] == ["0.00192", "0.00256", "0.00384"]
+    assert bounds[-4:] == ["5.24288", "7.86432", "10.48576", "+Inf"]
+    number = [float(it) for it in bounds]
+    assert sorted(number) == number and len(number) == 35
+    assert {0.35 <= it < 0.6 for it in number} == {False, True}
+
+
+def test_a_program_has_the_text_for_a_page_of_its_own(serve_once: Serve) -> None:
+    server = serve_once(sum, metrics=True)
+    own = "# TYPE own gauge\nown 1.0\n"
+
+    @server.http("/metrics")
+    def metrics(request: ucall.HttpRequest) -> str:
+        return server.metrics() + own
+
+    with Wire(server.port) as wire:
+        wire.result("sum", [1, 1])
+    found = samples(server.port)
+    assert value(found, "own") == 1 and calls(found, "sum") == 1
+    with pytest.raises(RuntimeError, match="Observability"):
+        ucall.Server(port=0).metrics()
 
 
 def test_prometheus_accepts_both_formats(serve_once: Serve) -> None:

@@ -81,8 +81,10 @@ def test_unfit_models_are_rejected() -> None:
 
 
 IN_PROCESSES = """
-import importlib, os, sys
-server = importlib.import_module("ucall." + sys.argv[1]).Server(port=0)
+import importlib, os, sys, ucall
+server = importlib.import_module("ucall." + sys.argv[1]).Server(
+    port=0, observability=ucall.Observability(metrics=True)
+)
 
 def loaded(name: str, device: str | None) -> list:
     assert device is None
@@ -117,6 +119,11 @@ def here():
         shared()
     except RuntimeError:
         return [os.getpid(), *own()]
+
+@server
+def loaded_models():
+    lines = [it for it in server.metrics().splitlines() if it.startswith("ucall_loaded_models{")]
+    return {name: int(count) for name, count in map(str.split, lines)}
 
 server.on_startup(lambda: print("starts"))
 server.on_shutdown(lambda: print("ends"))
@@ -159,11 +166,16 @@ def test_processes_have_loaded_their_models_before_the_server_listens(
             assert wire.result("here") == [server.pid] * 2
             pid, *model = wire.result("in_process")
             assert pid in pids and model == [pid, "used"]
+            counts = {f'ucall_loaded_models{{model="{name}"}}': 1 for name in ("own", "shared")}
+            counts |= {'ucall_loaded_models{model="shared"}': 2}
+            assert wire.result("loaded_models") == counts
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
             assert eventually(lambda: not any(map(is_running, pids)))
             pid, *model = wire.result("in_process")
             assert pid not in pids and model == [pid, "used"]
+            # One that has died is noticed by its next call.
+            assert wire.result("loaded_models") == counts
         server.communicate("")
     assert len(loads(script)) == 4
 

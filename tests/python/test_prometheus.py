@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 SECONDS = float(os.environ.get("PROMETHEUS_SECONDS", "6"))
 DASHBOARD = ROOT / "deploy" / "grafana-dashboard.json"
 ALERTS = ROOT / "deploy" / "alerts.yml"
+KEDA = ROOT / "deploy" / "keda.yml"
 
 
 class Prometheus:
@@ -171,3 +172,37 @@ def test_promtool_accepts_the_alerts_and_the_queries(tmp_path: Path) -> None:
     for path in (ALERTS, tmp_path / "queries.yml"):
         done = subprocess.run([promtool, "check", "rules", path], capture_output=True, text=True)
         assert done.returncode == 0 and "SUCCESS" in done.stdout, done.stdout + done.stderr
+
+
+def test_pods_are_scaled_by_the_queue_wait_of_their_calls(tmp_path: Path) -> None:
+    """The query of deploy/keda.yml: what 19 of 20 calls wait at most, and 0 without calls."""
+    promtool = require("promtool")
+    query = KEDA.read_text().partition("query: |\n")[2]
+    # Half of the calls of five minutes wait for 164 to 328 ms; then there are none.
+    counts = {"0.16384": "0+60x20 1200x40", "0.32768": "0+120x20 2400x40"}
+    counts["+Inf"] = counts["0.32768"]
+    series = 'ucall_queue_wait_seconds_bucket{job="models",rpc_method="f",le="%s"}'
+    expected = {"5m": 0.16384 * 1.9, "12m": 0}
+    tests = {
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "15s",
+                "input_series": [
+                    {"series": series % bound, "values": it} for bound, it in counts.items()
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": f"abs(({query}) - {wait}) < bool 1e-9",
+                        "eval_time": moment,
+                        "exp_samples": [{"labels": "{}", "value": 1}],
+                    }
+                    for moment, wait in expected.items()
+                ],
+            }
+        ],
+    }
+    (tmp_path / "tests.yml").write_text(json.dumps(tests))
+    command = [promtool, "test", "rules", tmp_path / "tests.yml"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

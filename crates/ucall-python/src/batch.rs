@@ -89,6 +89,7 @@ impl Batches {
 
     /// Records the end of a batch.
     pub(crate) fn finished(&mut self, procedure: &SharedProcedure) {
+        self.counts.ended(procedure);
         if let Some(queue) = self.find(procedure) {
             queue.running = queue.running.saturating_sub(1);
         }
@@ -132,6 +133,7 @@ impl Batches {
         if !items.is_empty() {
             queue.running += 1;
             self.counts.record(&queue.procedure, items.len());
+            self.counts.began(&queue.procedure, now);
         }
         let (procedure, rules) = (queue.procedure.clone(), queue.rules);
         Some(Batch { procedure, rules, calls: BatchCalls(items) })

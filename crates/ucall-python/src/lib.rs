@@ -128,6 +128,8 @@ mod _core {
     #[pymodule_export]
     use crate::server::Server;
     #[pymodule_export]
+    use crate::server_stats::{count_loaded_model, metrics_text};
+    #[pymodule_export]
     use crate::session::Connection;
     #[pymodule_export]
     use crate::shared_counters::SharedCounters;

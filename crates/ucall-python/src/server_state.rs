@@ -164,15 +164,17 @@ pub(crate) fn lock(state: &Mutex<ServerState>) -> MutexGuard<'_, ServerState> {
 /// Reads the metrics that a server shows at `/metrics`.
 pub(crate) fn metrics_reader(state: &Arc<Mutex<ServerState>>) -> MetricsReader {
     let state = state.clone();
-    MetricsReader::new(move || {
-        let mut metrics = ServerMetrics::default();
-        metrics.has_interpreter = true;
-        let state = lock(&state);
-        metrics.calls = state.metrics();
-        metrics.stats = state.stats();
-        metrics.is_tls = state.has_tls();
-        metrics
-    })
+    MetricsReader::new(move || server_metrics(&lock(&state)))
+}
+
+/// The metrics of all workers.
+pub(crate) fn server_metrics(state: &ServerState) -> ServerMetrics {
+    let mut metrics = ServerMetrics::default();
+    metrics.has_interpreter = true;
+    metrics.calls = state.metrics();
+    metrics.stats = state.stats();
+    metrics.is_tls = state.has_tls();
+    metrics
 }
 
 /// Marks the server as running, until dropped.

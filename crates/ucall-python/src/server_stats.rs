@@ -7,7 +7,26 @@ use pyo3::types::PyDict;
 use ucall_server::{MetricsSnapshot, Stats};
 
 use crate::server::Server;
-use crate::server_state::ServerState;
+use crate::server_state::{self, ServerState};
+
+/// What `/metrics` answers with, as Prometheus text; `None` without metrics.
+#[pyfunction]
+pub(crate) fn metrics_text(server: &Bound<'_, Server>) -> Option<String> {
+    let state = server.get().state();
+    state.metrics.as_ref()?;
+    Some(server_state::server_metrics(&state).text())
+}
+
+/// Counts a process that has loaded a model, or has ended, if the server has metrics.
+#[pyfunction]
+pub(crate) fn count_loaded_model(server: &Bound<'_, Server>, model: &str, has_ended: bool) {
+    let metrics = server.get().state().metrics.clone();
+    match (metrics, has_ended) {
+        (Some(metrics), false) => metrics.begin_loaded(model),
+        (Some(metrics), true) => metrics.end_loaded(model),
+        (None, _) => {}
+    }
+}
 
 impl Server {
     /// All counters; those of batches are of this process.

@@ -100,8 +100,12 @@ impl Timing {
         Some(RunningCall::new(self.metrics.clone()?, series?, self.turn_began))
     }
 
-    /// What counts a call that waits.
-    pub(crate) fn waiting_call(&self, what: WaitsFor) -> Option<WaitingCall> {
-        Some(WaitingCall::new(self.metrics.clone()?, what))
+    /// What counts a call that waits, if calls of its function are measured.
+    pub(crate) fn waiting_call(
+        &self,
+        what: WaitsFor,
+        series: Option<SeriesIndex>,
+    ) -> Option<WaitingCall> {
+        Some(WaitingCall::new(self.metrics.clone()?, what, series?, self.turn_began))
     }
 }

@@ -65,7 +65,7 @@ pub use mcp::{ResultSchema, Tool, ToolForm};
 pub use metrics::{
     BUCKETS, CallMetrics, Circuit, Histogram, Measure, MetricsPage, MetricsReader, MetricsSnapshot,
     OTHER_CODE, OTHER_METHOD, RunningCall, SeriesIndex, ServerMetrics, UpstreamCounts,
-    UpstreamMetrics, WaitsFor, duration_bounds, size_bounds,
+    UpstreamMetrics, WaitsFor,
 };
 pub use native::{
     NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome, NativeOutcomes,

@@ -30,7 +30,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing import popen_spawn_posix, resource_tracker, shared_memory, spawn
@@ -41,8 +41,6 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ucall._core import Context
-from ucall._functions import signatures
-from ucall._functions.loading import Model
 from ucall._functions.process_context import (
     CancellableFuture,
     Number,
@@ -50,9 +48,10 @@ from ucall._functions.process_context import (
     SentContext,
     is_report,
 )
+from ucall._functions.process_hooks import ProcessHook, run_hooks
 from ucall._workers import process_role
 
-__all__ = ["Pool", "ProcessHook", "describe_hook"]
+__all__ = ["Pool"]
 
 #: Arrays of this size and larger are passed in shared memory.
 _SHARED_BYTES_MIN = 256 * 1024
@@ -65,9 +64,6 @@ _PR_SET_PDEATHSIG = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Function = Callable[..., Any]
-
-#: A hook, and whether it takes the number of its process.
-ProcessHook = tuple[Function, bool]
 
 #: A call as sent to a process: the function, its arguments, and its arguments by name.
 _Request = tuple[Function, list[Any], dict[str, Any]]
@@ -92,14 +88,21 @@ class Pool:
     Args:
         processes: The largest number of processes.
         hooks: Run in each process before its first call.
+        report: Called with False when a process is ready, and with True when it has ended.
     """
 
-    def __init__(self, processes: int, hooks: Sequence[ProcessHook] = ()) -> None:
+    def __init__(
+        self,
+        processes: int,
+        hooks: Sequence[ProcessHook] = (),
+        report: Callable[[bool], object] = lambda has_ended: None,
+    ) -> None:
         self._processes = processes
+        self._report = report
         self._functions: list[Function] = []
         self._hooks = hooks
         self._lock = threading.Lock()
-        self._pool = _Pool(self._functions, hooks)
+        self._pool = _Pool(self._functions, hooks, report)
 
     def submitter(
         self, function: Function, timeout_ms: float | None = None, *, takes_context: bool = False
@@ -146,15 +149,21 @@ class Pool:
     def close(self) -> None:
         """Kills the processes. The results of their calls are not needed any more."""
         with self._lock:
-            pool, self._pool = self._pool, _Pool(self._functions, self._hooks)
+            pool, self._pool = self._pool, _Pool(self._functions, self._hooks, self._report)
         pool.close()
 
 
 class _Pool:
     """The threads of a pool until it is closed, and the calls that wait for them."""
 
-    def __init__(self, functions: list[Function], hooks: Sequence[ProcessHook]) -> None:
+    def __init__(
+        self,
+        functions: list[Function],
+        hooks: Sequence[ProcessHook],
+        report: Callable[[bool], object],
+    ) -> None:
         self.functions = functions
+        self.report = report
         self.hooks = hooks
         self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self.is_closed = False
@@ -195,6 +204,7 @@ class _Worker:
         self._pool = pool
         self._number = number
         self._process: BaseProcess | None = None
+        self._is_ready = False
         self._pipe: Connection | None = None
         #: The number of the call that was cancelled last, in memory that the process shares.
         self._cancelled: Number
@@ -287,6 +297,8 @@ class _Worker:
         if failure is not None:
             self.kill()
             raise failure
+        self._is_ready = True
+        self._pool.report(False)
         return ours
 
     def _exit_reason(self) -> str:
@@ -295,7 +307,7 @@ class _Worker:
         if process is None:
             return "was killed"
         process.join()
-        self._release_memory()
+        self._ended()
         status = process.exitcode or 0
         return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
 
@@ -304,7 +316,13 @@ class _Worker:
         if process is not None:
             process.kill()
             process.join()
-            self._release_memory()
+            self._ended()
+
+    def _ended(self) -> None:
+        self._release_memory()
+        was_ready, self._is_ready = self._is_ready, False
+        if was_ready:
+            self._pool.report(True)
 
     def _release_memory(self) -> None:
         """Frees the results that the process had not passed on when it ended."""
@@ -326,17 +344,6 @@ def _receive(pipe: Connection, deadline: float | None) -> bytes:
     if left_s is not None and (left_s <= 0 or not pipe.poll(left_s)):
         raise TimeoutError("its process was killed at the deadline")
     return pipe.recv_bytes()
-
-
-def describe_hook(hook: Function) -> ProcessHook:
-    """A hook, and whether it takes the number of its process: if it has a parameter to fill.
-
-    Raises:
-        TypeError: It is no function, or takes more than that.
-    """
-    if not callable(hook):
-        raise TypeError(f"expected a function, got {type(hook).__name__}")
-    return hook, signatures.takes_argument(hook, "the number of the process")
 
 
 #: All threads share the environment.
@@ -401,7 +408,7 @@ def _serve(
     multiprocessing.current_process().daemon = False
     _outlast_signals()
     _end_with_server()
-    failure = _run_hooks(hooks, number)
+    failure = run_hooks(hooks, number)
     link = ProcessLink(pipe, cancelled)
     with contextlib.suppress(EOFError, ConnectionError):
         pipe.send((_shared_prefix, failure))
@@ -443,30 +450,6 @@ def _end_by_sigterm() -> None:
     if signal.getsignal(signal.SIGTERM) is _outlast:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _restore_mask()
-
-
-def _run_hooks(hooks: list[ProcessHook], number: int) -> RuntimeError | None:
-    """Runs the hooks of a process; returns the failure that each of its calls would have."""
-    for hook, takes_number in hooks:
-        try:
-            result = hook(number) if takes_number else hook()
-            if isinstance(result, Awaitable):
-                import asyncio
-
-                asyncio.run(_result_of(result))
-        except BaseException as raised:
-            model = getattr(hook, "__self__", None)  # Whose method `load` is the hook.
-            name = getattr(model if isinstance(model, Model) else hook, "__qualname__", repr(hook))
-            reason = "".join(traceback.format_exception_only(raised)).strip()
-            failure = RuntimeError(f"its process could not start: {name} raised {reason}")
-            lines = traceback.format_exception(raised)
-            failure.add_note("In its process:\n" + "".join(lines).rstrip())
-            return failure
-    return None
-
-
-async def _result_of(awaitable: Awaitable[object]) -> object:
-    return await awaitable
 
 
 def _end_with_server() -> None:

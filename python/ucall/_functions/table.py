@@ -15,7 +15,8 @@ from ucall._server import checked, launch
 
 if TYPE_CHECKING:
     from ucall._functions.loading import Model
-    from ucall._functions.process_pool import Pool, ProcessHook
+    from ucall._functions.process_hooks import ProcessHook
+    from ucall._functions.process_pool import Pool
     from ucall._functions.registration import BatchRules, Registration, Spans, StreamRules
     from ucall._functions.tool_rules import ToolRules
     from ucall._functions.warm_up import WarmUp
@@ -354,13 +355,15 @@ class Functions:
         from ucall._functions.process_pool import Pool
 
         checked.positive("processes", processes)
-        return self._pools.setdefault(processes, Pool(processes, self._process_hooks))
+        return self._pools.setdefault(
+            processes, Pool(processes, self._process_hooks, self._count_processes)
+        )
 
     def add_process_hook(self, hook: Callable[..., object]) -> None:
         """Registers a hook of the pools' processes: see `ucall.Server.on_process_start`."""
-        from ucall._functions import process_pool
+        from ucall._functions import process_hooks
 
-        self._process_hooks.append(process_pool.describe_hook(hook))
+        self._process_hooks.append(process_hooks.describe_hook(hook))
 
     def add_model(self, model: Model[Any]) -> None:
         """Registers a model: see `ucall.Server.model`."""
@@ -372,7 +375,26 @@ class Functions:
     def load_model(self, model: Model[Any]) -> Awaitable[None] | None:
         """Loads a model that this process needs."""
         elsewhere = bool(self._pools) if model.in_processes is None else model.in_processes
-        return None if elsewhere else model.load()
+        if elsewhere or model.is_loaded:
+            return None
+        loading = model.load()
+        if loading is not None:
+            return self._await_loaded(model, loading)
+        self._count_loaded(model)
+        return None
+
+    async def _await_loaded(self, model: Model[Any], loading: Awaitable[None]) -> None:
+        await loading
+        self._count_loaded(model)
+
+    def _count_loaded(self, model: Model[Any]) -> None:
+        _core.count_loaded_model(self._core, model.name, False)
+
+    def _count_processes(self, has_ended: bool) -> None:
+        """A process of a pool is ready, or has ended."""
+        for model in self._loaded:
+            if model.in_processes is not False:
+                _core.count_loaded_model(self._core, model.name, has_ended)
 
     def start_pools(self) -> None:
         """Starts all processes of the pools, if they load models.

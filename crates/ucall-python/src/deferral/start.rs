@@ -199,7 +199,7 @@ impl Deferral {
             params: start.call.params.map(<[u8]>::to_vec),
             binary: self.binary.clone(),
             context,
-            waiting: functions.timing.waiting_call(waits_for),
+            waiting: functions.timing.waiting_call(waits_for, start.procedure.series),
             _reserved: self.reserve(start.call),
         });
         (Arc::new(input), state)

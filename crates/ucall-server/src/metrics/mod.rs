@@ -1,8 +1,8 @@
-//! Metrics of calls: their durations by method and error, the sizes of batches, and how many calls
-//! run and wait, on a page that any process may read.
+//! Metrics of calls: their durations by method and error, the sizes and durations of batches, and
+//! how many calls run and wait, and how long, on a page that any process may read.
 //!
-//! Only the worker's thread records durations and sizes, so that needs no atomic addition. Any
-//! thread counts the calls that run and wait.
+//! Only the worker's thread records the durations of calls and the sizes of batches, so that needs
+//! no atomic addition. Any thread records all else.
 
 mod name;
 mod page;
@@ -18,7 +18,7 @@ pub use upstreams::{Circuit, UpstreamCounts, UpstreamMetrics};
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use hashbrown::HashMap;
 use self::page::{RESERVED, Series, add};
 
 /// The last bucket has no bound.
-pub const BUCKETS: usize = 22;
+pub const BUCKETS: usize = 42;
 /// The bound of a histogram's first bucket: of durations in nanoseconds, of sizes in calls.
 const DURATION_UNIT: u64 = 10_000;
 const SIZE_UNIT: u64 = 1;
@@ -47,6 +47,12 @@ pub enum Measure {
     Error(i64),
     /// The number of calls in each batch.
     BatchSize,
+    /// Time that calls have waited for a thread or their batch, in nanoseconds.
+    QueueWait,
+    /// Durations of batches, in nanoseconds.
+    BatchDuration,
+    /// Processes that have loaded a model now, which has the name of a method. The sum counts them.
+    LoadedModel,
 }
 
 impl Measure {
@@ -55,6 +61,9 @@ impl Measure {
             Self::Success => (0, 0),
             Self::Error(code) => (1, code),
             Self::BatchSize => (2, 0),
+            Self::QueueWait => (3, 0),
+            Self::BatchDuration => (4, 0),
+            Self::LoadedModel => (5, 0),
         }
     }
 
@@ -62,7 +71,10 @@ impl Measure {
         match kind {
             0 => Self::Success,
             1 => Self::Error(code),
-            _ => Self::BatchSize,
+            2 => Self::BatchSize,
+            3 => Self::QueueWait,
+            4 => Self::BatchDuration,
+            _ => Self::LoadedModel,
         }
     }
 
@@ -82,12 +94,18 @@ impl SeriesIndex {
 }
 
 /// A copy of a series' values.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram {
     /// The sum of all values.
     pub sum: u64,
     /// The number of values in each bucket.
     pub buckets: [u64; BUCKETS],
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { sum: 0, buckets: [0; BUCKETS] }
+    }
 }
 
 impl Histogram {
@@ -214,6 +232,40 @@ impl CallMetrics {
         }
     }
 
+    /// Records how long a call has waited for a thread or its batch, on any thread.
+    pub fn record_queue_wait(&self, method: SeriesIndex, wait: Duration) {
+        self.record_anywhere(method, Measure::QueueWait, wait);
+    }
+
+    /// Records a batch that has ended, on any thread.
+    pub fn record_batch_duration(&self, method: SeriesIndex, duration: Duration) {
+        self.record_anywhere(method, Measure::BatchDuration, duration);
+    }
+
+    /// Counts a process that has loaded a model, on any thread.
+    pub fn begin_loaded(&self, model: &str) {
+        self.loaded(model, |count| count.fetch_add(1, Ordering::Relaxed));
+    }
+
+    /// Counts the end of a process that [`CallMetrics::begin_loaded`] has counted.
+    pub fn end_loaded(&self, model: &str) {
+        self.loaded(model, |count| count.fetch_sub(1, Ordering::Relaxed));
+    }
+
+    fn loaded(&self, model: &str, change: impl FnOnce(&AtomicU64) -> u64) {
+        let index = self.with_registry(|_| self.page_index(model, Measure::LoadedModel));
+        if let Some(series) = self.at(usize::from(index.0)) {
+            change(&series.sum);
+        }
+    }
+
+    fn record_anywhere(&self, method: SeriesIndex, measure: Measure, duration: Duration) {
+        let index = self.index_of(method, measure);
+        if let Some(series) = self.at(usize::from(index.0)) {
+            series.record_anywhere(duration.as_nanos() as u64, DURATION_UNIT);
+        }
+    }
+
     #[cold]
     fn index_of(&self, method: SeriesIndex, measure: Measure) -> SeriesIndex {
         let mut indices = self.by_measure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -287,13 +339,13 @@ impl Drop for RunningCall {
     }
 }
 
-/// The bounds of the buckets of durations, in nanoseconds.
-pub fn duration_bounds() -> [u64; BUCKETS - 1] {
-    std::array::from_fn(|doublings| DURATION_UNIT << doublings)
+/// The bounds of the buckets of durations, in nanoseconds: two an octave. The last bucket has none.
+fn duration_bounds() -> [u64; BUCKETS - 1] {
+    std::array::from_fn(|at| (DURATION_UNIT / 2 * (2 + (at as u64 & 1))) << (at / 2))
 }
 
-/// The bounds of the buckets of batch sizes.
-pub fn size_bounds() -> [u64; BUCKETS - 1] {
+/// The bounds of every other bucket of batch sizes: those between are no whole numbers at first.
+fn size_bounds() -> [u64; BUCKETS / 2] {
     std::array::from_fn(|doublings| SIZE_UNIT << doublings)
 }
 

@@ -1,7 +1,7 @@
 //! A page of metrics, in the memory of one process or in memory that processes share.
 //!
-//! A page holds series. Each has a key, which is written once, and a histogram. The bounds of
-//! buckets double, so that finding a bucket takes no loop.
+//! A page holds series. Each has a key, which is written once, and a histogram. Its buckets are two
+//! an octave, so that the exponent and the first digit of a floating-point number are the index.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
@@ -15,8 +15,14 @@ pub(super) const SERIES_MAX: usize = 256;
 /// Series of errors are refused from here on, so that errors leave room for methods.
 pub(super) const ERROR_SERIES_MAX: usize = 192;
 /// The series that every page begins with. They take what finds no room.
-pub(super) const RESERVED: [Measure; 3] =
-    [Measure::Success, Measure::Error(OTHER_CODE), Measure::BatchSize];
+pub(super) const RESERVED: [Measure; 6] = [
+    Measure::Success,
+    Measure::Error(OTHER_CODE),
+    Measure::BatchSize,
+    Measure::QueueWait,
+    Measure::BatchDuration,
+    Measure::LoadedModel,
+];
 
 /// The layout of a page; all zeros are an empty one.
 #[derive(Debug)]
@@ -53,14 +59,26 @@ impl Default for MetricsPage {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C)]
 pub(super) struct Series {
     kind: AtomicU32,
     code: AtomicI64,
     name: Name,
-    sum: AtomicU64,
+    pub(super) sum: AtomicU64,
     buckets: [AtomicU64; BUCKETS],
+}
+
+impl Default for Series {
+    fn default() -> Self {
+        Self {
+            kind: AtomicU32::default(),
+            code: AtomicI64::default(),
+            name: Name::default(),
+            sum: AtomicU64::default(),
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+        }
+    }
 }
 
 impl Series {
@@ -90,13 +108,20 @@ impl Series {
         Histogram { sum: self.sum.load(Ordering::Relaxed), buckets }
     }
 
-    /// Adds a value whose bucket's bound is a multiple of `unit`.
+    /// Adds a value whose bucket's bound is a multiple of `unit`, on the thread of the worker.
     #[inline(always)]
     pub(super) fn record(&self, value: u64, unit: u64) {
         add(&self.sum, value);
-        let doublings = u64::BITS - (value.saturating_sub(1) / unit).leading_zeros();
-        if let Some(count) = self.buckets.get((doublings as usize).min(BUCKETS - 1)) {
+        if let Some(count) = self.buckets.get(bucket(value, unit)) {
             add(count, 1);
+        }
+    }
+
+    /// Adds a value on any thread.
+    pub(super) fn record_anywhere(&self, value: u64, unit: u64) {
+        self.sum.fetch_add(value, Ordering::Relaxed);
+        if let Some(count) = self.buckets.get(bucket(value, unit)) {
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -111,6 +136,20 @@ impl Series {
         self.sum.store(0, Ordering::Relaxed);
         self.buckets.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
+}
+
+/// The first bucket whose bound is not below a value.
+///
+/// The bounds are those numbers with two binary digits that are multiples of half a unit, from one
+/// unit on. The two digits and the exponent are the upper bits of a floating-point number.
+#[inline(always)]
+fn bucket(value: u64, unit: u64) -> usize {
+    /// The bits after the first digit of a fraction, and what comes before the first bucket.
+    const LOWER_BITS: u32 = f64::MANTISSA_DIGITS - 2;
+    const BEFORE: i64 = (f64::MAX_EXP as i64 - 1) * 2 - 1;
+    let units = value.wrapping_sub(1) as i64 as f64 * (1.0 / unit as f64);
+    let bucket = (units.to_bits() as i64 >> LOWER_BITS) - BEFORE;
+    (bucket.max(0) as usize).min(BUCKETS - 1)
 }
 
 /// Adds to a number that one thread writes.
@@ -186,6 +225,10 @@ impl MetricsPage {
     /// Moves what the page of an ended worker has counted to this page, and clears that page.
     pub fn retire(&self, ended: &Self) {
         for series in ended.series() {
+            if series.measure() == Measure::LoadedModel {
+                series.clear();
+                continue;
+            }
             let at = self.find_or_insert(&series.method(), series.measure());
             if let Some(own) = self.at(at) {
                 own.add(&series.histogram());

@@ -30,9 +30,45 @@ fn a_value_is_in_the_first_bucket_whose_bound_it_does_not_exceed() {
         assert_eq!((buckets.buckets[at], buckets.buckets[at + 1]), (1 + u64::from(at > 0), 1));
     }
     metrics.record(index, Duration::ZERO, None);
-    metrics.record(index, Duration::MAX, None);
+    metrics.record(index, Duration::from_nanos(i64::MAX as u64), None);
     let all = snapshot(&[&metrics]).series[&("sum".to_owned(), Measure::Success)];
     assert_eq!((all.buckets[0], all.buckets[BUCKETS - 1]), (2, 2));
+}
+
+#[test]
+fn sizes_are_below_the_bounds_that_are_shown() {
+    for (at, bound) in size_bounds().into_iter().enumerate() {
+        let metrics = CallMetrics::default();
+        let index = metrics.register("f");
+        metrics.record_batch(index, bound as usize);
+        metrics.record_batch(index, bound as usize + 1);
+        let found = snapshot(&[&metrics]).series[&("f".to_owned(), Measure::BatchSize)];
+        assert_eq!(found.buckets[..=2 * at].iter().sum::<u64>(), 1, "{bound}");
+    }
+}
+
+#[test]
+fn waits_and_batches_are_recorded_on_any_thread() {
+    let metrics = CallMetrics::default();
+    let index = metrics.register("embed");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..1000 {
+                    metrics.record_queue_wait(index, millis(350));
+                    metrics.record_batch_duration(index, millis(600));
+                }
+            });
+        }
+    });
+    let found = snapshot(&[&metrics]);
+    for (measure, bound, sum) in
+        [(Measure::QueueWait, 491_520_000, 1_400), (Measure::BatchDuration, 655_360_000, 2_400)]
+    {
+        let histogram = found.series[&("embed".to_owned(), measure)];
+        let at = duration_bounds().iter().position(|it| *it == bound).unwrap();
+        assert_eq!((histogram.buckets[at], histogram.sum), (4_000, sum * 1_000_000_000));
+    }
 }
 
 #[test]
@@ -96,6 +132,18 @@ fn the_counts_of_an_ended_worker_are_kept_and_its_gauges_are_not() {
         assert_eq!([ended.register("one"), ended.register(&"ü".repeat(64))], [one, two]);
     }
     assert_eq!(count(&snapshot(&[&past]), "one", Measure::Success), 2);
+}
+
+#[test]
+fn models_are_loaded_by_processes_that_have_not_ended() {
+    let (past, worker) = (MetricsPage::default(), CallMetrics::default());
+    let key = ("encoder".to_owned(), Measure::LoadedModel);
+    worker.begin_loaded("encoder");
+    worker.begin_loaded("encoder");
+    worker.end_loaded("encoder");
+    assert_eq!(snapshot(&[&past, &worker]).series[&key].sum, 1);
+    past.move_counts(|| past.retire(&worker));
+    assert!(!snapshot(&[&past, &worker]).series.contains_key(&key));
 }
 
 #[test]

@@ -7,8 +7,8 @@
 use std::fmt::{self, Write};
 
 use super::{
-    BUCKETS, Histogram, Measure, MetricsSnapshot, OTHER_CODE, OTHER_METHOD, UpstreamCounts,
-    duration_bounds, size_bounds,
+    Histogram, Measure, MetricsSnapshot, OTHER_CODE, OTHER_METHOD, UpstreamCounts, duration_bounds,
+    size_bounds,
 };
 use crate::counters::{DatagramCounts, Stats};
 
@@ -24,6 +24,13 @@ pub struct ServerMetrics {
     pub is_tls: bool,
     /// Whether functions run in an interpreter, which has a lock, a pool of threads and batches.
     pub has_interpreter: bool,
+}
+
+impl ServerMetrics {
+    /// The metrics as Prometheus text.
+    pub fn text(&self) -> String {
+        write(self, Format::Prometheus)
+    }
 }
 
 /// A format of the text.
@@ -62,6 +69,7 @@ impl MetricsText {
         self.durations(calls);
         if has_interpreter {
             self.batches(calls);
+            self.models(calls);
         }
         self.gauge(
             "ucall_running_calls",
@@ -81,13 +89,13 @@ impl MetricsText {
             "histogram",
             "Time from the begin of a call, or the receipt of a deferred one, to its reply.",
         );
-        let bounds = duration_bounds().map(|bound| Seconds(bound).to_string());
+        let bounds = shown_durations();
         for ((method, measure), histogram) in &calls.series {
             let code = match measure {
-                Measure::BatchSize => continue,
                 Measure::Success => None,
                 Measure::Error(OTHER_CODE) => Some("_OTHER".to_owned()),
                 Measure::Error(code) => Some(code.to_string()),
+                _ => continue,
             };
             let mut labels = vec![("rpc_system_name", "jsonrpc"), ("rpc_method", method.as_str())];
             // The conventions have both labels, and the code of JSON-RPC is both.
@@ -98,15 +106,54 @@ impl MetricsText {
     }
 
     fn batches(&mut self, calls: &MetricsSnapshot) {
-        self.family(
-            "ucall_batch_calls",
-            "histogram",
-            "Calls that ran together in one batch of server.batch.",
+        let durations = shown_durations();
+        let seconds = |histogram: &Histogram| Seconds(histogram.sum).to_string();
+        self.by_method(
+            calls,
+            Measure::QueueWait,
+            (
+                "ucall_queue_wait_seconds",
+                "Time that calls have waited for a thread or their batch.",
+            ),
+            (&durations, &seconds),
         );
-        let bounds = size_bounds().map(|bound| bound.to_string());
-        let sizes = calls.series.iter().filter(|((_, it), _)| *it == Measure::BatchSize);
-        for ((method, _), histogram) in sizes {
-            self.histogram(&[("rpc_method", method)], &bounds, histogram, &histogram.sum);
+        self.by_method(
+            calls,
+            Measure::BatchDuration,
+            ("ucall_batch_duration_seconds", "Time that batches of server.batch have run."),
+            (&durations, &seconds),
+        );
+        self.by_method(
+            calls,
+            Measure::BatchSize,
+            ("ucall_batch_calls", "Calls that ran together in one batch of server.batch."),
+            (&shown_sizes(), &|histogram| histogram.sum.to_string()),
+        );
+    }
+
+    /// The models of the program, if it has any.
+    fn models(&mut self, calls: &MetricsSnapshot) {
+        let loaded = calls.series.iter().filter(|((_, it), _)| *it == Measure::LoadedModel);
+        let mut loaded = loaded.filter(|((name, _), _)| name != OTHER_METHOD).peekable();
+        if loaded.peek().is_some() {
+            self.family("ucall_loaded_models", "gauge", "Processes that have loaded a model.");
+        }
+        for ((name, _), histogram) in loaded {
+            self.sample("", &[("model", name)], histogram.sum);
+        }
+    }
+
+    /// A family of histograms, one for each method.
+    fn by_method(
+        &mut self,
+        calls: &MetricsSnapshot,
+        measure: Measure,
+        (name, help): (&str, &str),
+        (bounds, sum): (&[Bound], &dyn Fn(&Histogram) -> String),
+    ) {
+        self.family(name, "histogram", help);
+        for ((method, _), histogram) in calls.series.iter().filter(|((_, it), _)| *it == measure) {
+            self.histogram(&[("rpc_method", method)], bounds, histogram, &sum(histogram));
         }
     }
 
@@ -268,7 +315,7 @@ impl MetricsText {
     fn histogram(
         &mut self,
         labels: &Labels<'_>,
-        bounds: &[String; BUCKETS - 1],
+        bounds: &[Bound],
         histogram: &Histogram,
         sum: &dyn fmt::Display,
     ) {
@@ -277,15 +324,19 @@ impl MetricsText {
         if is_other && histogram.buckets.iter().all(|count| *count == 0) {
             return;
         }
-        let bounds = bounds.iter().map(String::as_str).chain(["+Inf"]);
+        let mut bounds = bounds.iter().peekable();
         let mut bounded = labels.to_vec();
         let mut total = 0;
-        for (bound, count) in bounds.zip(histogram.buckets) {
+        for (at, count) in histogram.buckets.iter().enumerate() {
             total += count;
-            bounded.push(("le", bound));
-            self.sample("_bucket", &bounded, total);
-            bounded.pop();
+            if let Some((_, bound)) = bounds.next_if(|(bucket, _)| *bucket == at) {
+                bounded.push(("le", bound));
+                self.sample("_bucket", &bounded, total);
+                bounded.pop();
+            }
         }
+        bounded.push(("le", "+Inf"));
+        self.sample("_bucket", &bounded, total);
         self.sample("_sum", labels, sum);
         self.sample("_count", labels, total);
     }
@@ -312,6 +363,21 @@ impl MetricsText {
         let _ = self.out.write_fmt(line);
         self.out.push('\n');
     }
+}
+
+/// A bucket whose bound is shown, and the bound.
+type Bound = (usize, String);
+
+/// Those of durations: two an octave from a millisecond on, where waits and models are, else one.
+fn shown_durations() -> Vec<Bound> {
+    const FINE_FROM: u64 = 1_000_000;
+    let bounds = duration_bounds().into_iter().enumerate();
+    let shown = bounds.filter(|(at, bound)| at % 2 == 0 || *bound > FINE_FROM);
+    shown.map(|(at, bound)| (at, Seconds(bound).to_string())).collect()
+}
+
+fn shown_sizes() -> Vec<Bound> {
+    size_bounds().iter().enumerate().map(|(at, bound)| (2 * at, bound.to_string())).collect()
 }
 
 fn escape(text: &str, out: &mut String) {
