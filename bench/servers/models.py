@@ -1,7 +1,7 @@
 """A model behind ucall: `python -m bench.servers.models NAME DEVICE HOW ENGINE`.
 
-HOW is `threads`, `inline` (on the server's thread), or a number of processes. The model is loaded
-where it runs.
+HOW is `threads`, `inline` (on the server's thread), or a number of processes, which share the
+device. The model is loaded where it runs.
 """
 
 import functools
@@ -21,7 +21,7 @@ options: dict[str, Any] = {"max_size": models.MAX_SIZE}
 if how == "threads":
     options["threads"] = True
 elif how != "inline":
-    options["processes"] = int(how)
+    options["devices"] = [device] * int(how)
 
 
 @functools.cache
@@ -34,10 +34,12 @@ def predict(items: list[bytes]) -> list[bytes]:
     return models.of_bytes(name, model(), items)
 
 
-@server.batch(**options)
 def predict_arrays(items: NDArray[numbers]) -> list[numpy.ndarray]:
     return list(model()(items))
 
 
+# In processes it would load the model once more.
+if how == "threads":
+    server.batch(predict_arrays, **options)
 server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
 server.run()
