@@ -17,6 +17,8 @@ from bench.suite.servers import PEERS
 
 BARE, THREADS, BEFORE = "bare loop", "ucall, threads", "before: ucall, threads"
 INLINE, PROCESSES = "ucall, inline", "ucall, a process"
+#: Of a model, with PyTorch and with the first run of each size of a batch.
+LOAD_SECONDS_MAX = 180
 #: The callers of one load have different items.
 ITEMS = 8
 
@@ -84,8 +86,10 @@ class Field:
         port = processes.free_port()
         words = ["-m", "model_servers", how, self.name, self.device, port]
         folders = {"PYTHONPATH": f"{PEERS / 'python'}:{ROOT}"}
-        many = processes.MANY_CORES
-        with processes.serving_on([self.peers, *words], port, log, folders, 60, many) as server:
+        many, seconds = processes.MANY_CORES, LOAD_SECONDS_MAX
+        with processes.serving_on(
+            [self.peers, *words], port, log, folders, seconds, many
+        ) as server:
             yield server
 
     def requests(self, contender: Contender, port: int) -> list[Path]:
@@ -100,7 +104,7 @@ class Field:
         return found
 
     def check(self, port: int, sent: bytes, result: bytes, is_raw: bool) -> None:
-        with request.connect(port) as connection:
+        with request.connect(port, LOAD_SECONDS_MAX) as connection:
             connection.sendall(sent)
             reply = http.client.HTTPResponse(connection)
             reply.begin()
