@@ -212,15 +212,36 @@ fn count_plain(text: &[u8]) -> usize {
 #[inline(always)]
 fn count_digits(text: &[u8]) -> usize {
     if let Some(chunk) = text.first_chunk() {
-        let values = u64::from_le_bytes(*chunk) ^ 0x3030_3030_3030_3030;
-        // Sets the high bit of the first byte that is no digit; bytes after it may be marked
-        // wrongly. Only 10 to 0x89 reach the high bit by the sum, and what is above has it already.
-        let others = (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080;
+        let others = bytes_after_digits(*chunk);
         if others != 0 {
             return others.trailing_zeros() as usize / 8;
         }
     }
     text.iter().take(DIGITS_MAX).take_while(|byte| byte.is_ascii_digit()).count()
+}
+
+/// The number of digits that `text` starts with; many, as in most fractions.
+#[inline]
+pub(super) fn count_all_digits(text: &[u8]) -> usize {
+    let mut count = 0;
+    while let Some(chunk) = text.get(count..).and_then(<[u8]>::first_chunk) {
+        let others = bytes_after_digits(*chunk);
+        count += others.trailing_zeros() as usize / 8;
+        if others != 0 {
+            return count;
+        }
+    }
+    let rest = text.get(count..).unwrap_or_default();
+    count + rest.iter().take_while(|byte| byte.is_ascii_digit()).count()
+}
+
+/// Marks, by its high bit, the first of eight bytes that is no digit. Bytes after it may be marked
+/// wrongly.
+#[inline(always)]
+fn bytes_after_digits(chunk: [u8; 8]) -> u64 {
+    let values = u64::from_le_bytes(chunk) ^ 0x3030_3030_3030_3030;
+    // Only 10 to 0x89 reach the high bit by the sum, and what is above has it already.
+    (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080
 }
 
 #[cfg(test)]

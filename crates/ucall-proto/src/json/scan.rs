@@ -386,7 +386,7 @@ impl<'a> Scanner<'a> {
     fn digits_required(&mut self) -> Result<(), JsonError> {
         match self.next()? {
             b'0'..=b'9' => {
-                self.digits();
+                self.position += fast_path::count_all_digits(self.rest());
                 Ok(())
             }
             _ => Err(JsonError::Invalid),
