@@ -12,6 +12,9 @@ use ucall_proto::json::{Number, Reader, Text, ValueKind};
 use super::{ConversionFault, Convert, base64};
 use crate::ffi::{self, BytesType};
 
+/// Lists of floats seldom have fewer.
+const FLOATS_ROOM: usize = 64;
+
 type Built<'py> = Result<Bound<'py, PyAny>, ConversionFault>;
 
 /// The text to read values from, and memory for building them.
@@ -191,16 +194,17 @@ impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {
     }
 
     fn floats(&mut self, item: &Convert) -> Built<'py> {
-        let list = PyList::empty(self.py);
+        let mut values = Vec::with_capacity(FLOATS_ROOM);
         self.reader.enter();
         while self.reader.next_item() {
             let value = match self.reader.short_double() {
                 Some(value) => ffi::float(self.py, value)?,
-                None => self.read(item).map_err(|fault| fault.at_index(list.len()))?,
+                None => self.read(item).map_err(|fault| fault.at_index(values.len()))?,
             };
-            list.append(value)?;
+            values.push(value);
         }
-        Ok(list.into_any())
+        // A list of known length is made with less work than one that grows.
+        Ok(PyList::new(self.py, values)?.into_any())
     }
 
     /// Of equal keys the last value counts.
