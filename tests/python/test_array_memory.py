@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy
 import pytest
@@ -24,6 +27,8 @@ ITEMS = 4 << 20
 MIB = ITEMS * 4 >> 20
 #: What the allocators keep, and what grows once.
 KEPT_MIB = 24
+#: Of which the page faults are counted.
+FAULT_CALLS = 10
 
 SERVER = """
 import asyncio, ctypes, sys
@@ -37,6 +42,9 @@ async def hold(values: numpy.ndarray, doubles: bool) -> numpy.ndarray:
     waiting.append(asyncio.get_running_loop().create_future())
     await waiting[-1]
     return values * 2 if doubles else values[:1]
+
+@server
+def same(values: numpy.ndarray) -> numpy.ndarray: return values
 
 @server
 def held() -> int: return len(waiting)
@@ -82,6 +90,37 @@ def test_large_arrays_take_their_own_memory_and_leave_none(served: Served, doubl
         wire.result("trim")
         left = lambda: served.memory_mib("VmRSS") - before  # noqa: E731
         assert eventually(lambda: left() < KEPT_MIB), f"{left()} MiB are left"
+
+
+@pytest.mark.parametrize("form", ["parts", "base64"])
+def test_large_params_and_results_use_the_memory_of_earlier_ones(served: Served, form: str) -> None:
+    file = io.BytesIO()
+    numpy.save(file, numpy.arange(ITEMS // 2, dtype=numpy.float32))
+    content = file.getvalue()
+    if form == "parts":
+        sent = http(frame(request("same", [{"$part": 0}]), [content]))
+    else:
+        sent = http(request("same", [base64.b64encode(content).decode()]))
+    with Wire(served.port) as wire:
+        for _ in range(3):
+            _same(wire, sent, len(content))
+        before = _page_faults(served.pid)
+        for _ in range(FAULT_CALLS):
+            _same(wire, sent, len(content))
+        faults = (_page_faults(served.pid) - before) / FAULT_CALLS
+    pages = len(content) // resource.getpagesize()
+    assert faults < pages / 10, f"{faults} page faults a call of {pages} pages"
+
+
+def _same(wire: Wire, sent: bytes, least: int) -> None:
+    wire.send(sent)
+    status, _, body = wire.reply()
+    assert status == 200 and len(body) > least
+
+
+def _page_faults(pid: int) -> int:
+    """Those for which nothing was read from a disk."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
 
 
 def _call(

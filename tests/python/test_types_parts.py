@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import http.client
 import io
@@ -19,6 +20,8 @@ from PIL import Image
 
 import ucall
 from harness import HOST
+from harness import http as post
+from ucall.client import Client
 
 Serve = Callable[..., ucall.Server]
 Array = np.ndarray
@@ -310,10 +313,7 @@ def test_a_result_may_change_before_it_is_sent(serve: Serve, is_in_tuple: bool) 
         return kept.pop()
 
     calls = [frame({"jsonrpc": "2.0", "id": 1, "method": name}, []) for name in ("keep", "change")]
-    requests = [
-        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(call) + call
-        for call in calls
-    ]
+    requests = [post(call) for call in calls]
     with socket.create_connection((HOST, serve(keep, change).port), timeout=60) as wire:
         # Both calls run before a reply leaves.
         wire.sendall(b"".join(requests))
@@ -322,6 +322,41 @@ def test_a_result_may_change_before_it_is_sent(serve: Serve, is_in_tuple: bool) 
                 head = http.client.parse_headers(replies) if replies.readline() else {}
                 _, parts = parse(replies.read(int(head["Content-Length"])))
                 assert loaded(parts[0]).tolist() == [expected] * 20_000
+
+
+@pytest.mark.parametrize("source", ["param", "a view of a param", "base64", "reply"])
+def test_an_array_of_a_request_or_reply_may_change_before_it_is_sent(
+    serve: Serve, source: str
+) -> None:
+    kept: list[Array] = []
+
+    def ones() -> Array:
+        return np.ones(20_000)
+
+    client = Client(port=serve(ones).port)
+
+    def keep(values: Array) -> Array:
+        if source != "reply":
+            kept.append(values[:] if source == "a view of a param" else values)
+            return values
+        response = client.ones()
+        kept.append(response.numpy)
+        return response.numpy
+
+    def change() -> None:
+        kept.pop()[:] = 2
+
+    sent = npy(ones())
+    params = [base64.b64encode(sent).decode() if source == "base64" else part(0)]
+    request = {"jsonrpc": "2.0", "id": 1, "method": "keep", "params": params}
+    changing = {"jsonrpc": "2.0", "id": 1, "method": "change"}
+    with socket.create_connection((HOST, serve(keep, change).port), timeout=60) as wire:
+        # Both calls run before a reply leaves.
+        wire.sendall(post(frame(request, [sent])) + post(frame(changing, [])))
+        with wire.makefile("rb") as replies:
+            head = http.client.parse_headers(replies) if replies.readline() else {}
+            _, parts = parse(replies.read(int(head["Content-Length"])))
+            assert loaded(parts[0]).tolist() == [1] * 20_000
 
 
 def test_an_object_that_looks_like_a_part_stays_one(

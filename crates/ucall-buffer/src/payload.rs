@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 
-use crate::buffer_cache::{CACHED_BYTES_MAX, WASTE_MAX};
+use crate::buffer_pool::WASTE_MAX;
 
 /// A cleared payload keeps at most this much memory for its next use.
 const CACHED_CAPACITY_MAX: usize = 64 * 1024;
+/// One whose next use is known keeps at most this much.
+const RETAINED_CAPACITY_MAX: usize = 4 << 20;
 
 /// Bytes to send, in order: a head that is written in place, then parts that are not copied.
 ///
@@ -102,7 +104,7 @@ impl Payload {
         for part in other.contents_mut().parts.drain(..) {
             self.push(part);
         }
-        other.clear_retaining_capacity();
+        other.clear_within(usize::MAX);
     }
 
     /// Appends all of `other`, which is left empty.
@@ -175,11 +177,12 @@ impl Payload {
     /// Clears the contents, and keeps memory for the next large payload, up to a limit.
     #[inline]
     pub fn clear_retaining_capacity(&mut self) {
-        self.clear_within(CACHED_BYTES_MAX);
+        self.clear_within(RETAINED_CAPACITY_MAX);
     }
 
+    /// Clears the contents, and keeps up to that much memory for the next use.
     #[inline]
-    fn clear_within(&mut self, capacity_max: usize) {
+    pub fn clear_within(&mut self, capacity_max: usize) {
         if let Some(contents) = &mut self.contents {
             contents.head.clear();
             if contents.head.capacity() > capacity_max {
@@ -284,7 +287,8 @@ mod tests {
         assert!(payload.is_large());
         payload.clear();
         assert_eq!(payload.capacity(), 0);
-        for (capacity, kept) in [(CACHED_BYTES_MAX, CACHED_BYTES_MAX), (CACHED_BYTES_MAX + 1, 0)] {
+        let max = RETAINED_CAPACITY_MAX;
+        for (capacity, kept) in [(max, max), (max + 1, 0)] {
             let mut payload = Payload::from(vec![0; capacity]);
             payload.clear_retaining_capacity();
             assert_eq!((payload.len(), payload.capacity()), (0, kept));

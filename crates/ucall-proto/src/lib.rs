@@ -56,3 +56,4 @@ pub use rpc::{
     Part, PartError, Parts, Reply, Response, ResponseBody, ResultFormat, ResultPart, RpcError,
     Service, inline_results, part_reference,
 };
+pub use ucall_buffer::POOLED_BYTES_MIN;

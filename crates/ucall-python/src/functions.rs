@@ -47,8 +47,8 @@ impl Functions {
             attachment: Attachment::new(py, &timing),
             timing,
             report: WorkerReport::new(report),
+            scratch: Scratch::new(&streams.budget),
             contexts: Contexts::new(py, streams)?,
-            scratch: Scratch::default(),
             results: Results::default(),
             slow_nanos: u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX),
         })

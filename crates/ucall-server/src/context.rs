@@ -18,6 +18,9 @@ use crate::native::NativeLimits;
 use crate::procedures::Procedures;
 use crate::tls::TlsChecks;
 
+/// Of what a worker may hold, the part that it keeps at most for large messages to come.
+const KEPT_SHARE: usize = 16;
+
 /// The parts of a worker that all of its connections use.
 pub(crate) struct WorkerContext<H: Handler> {
     pub(crate) config: WorkerConfig,
@@ -47,7 +50,7 @@ impl<H: Handler> WorkerContext<H> {
             now: clock.now(),
             availability: Availability::default(),
             replies,
-            scratch: Scratch::new(handler.memory_budget()),
+            scratch: new_scratch(handler.memory_budget(), &config),
             tls_checks: TlsChecks::default(),
             freed: FreedMemory::default(),
             dispatcher: Dispatcher::new(handler, procedures, &config, &clock),
@@ -156,9 +159,9 @@ impl<H: Handler> WorkerContext<H> {
         self.freed.may_be_much(budget.peak(), budget.bytes())
     }
 
-    /// Whether memory of a large request is cached, until a sweep releases it.
-    pub(crate) fn has_cached_memory(&self) -> bool {
-        self.scratch.has_cached_memory()
+    /// Whether memory of large messages is kept, or will be, until a sweep releases it.
+    pub(crate) fn has_kept_memory(&self) -> bool {
+        self.scratch.has_kept_memory()
     }
 
     /// Reads TLS files that have changed since they were checked last, more than a second ago.
@@ -240,6 +243,11 @@ impl<H: Handler> WorkerContext<H> {
     }
 }
 
+fn new_scratch(budget: MemoryBudget, config: &WorkerConfig) -> Scratch {
+    budget.pool().set_bytes_max(config.limits.held_bytes_max / KEPT_SHARE);
+    Scratch::new(budget)
+}
+
 #[cfg(test)]
 mod tests {
     use ucall_proto::http1::AccessRules;
@@ -255,6 +263,21 @@ mod tests {
 
         fn call(&mut self, (): &(), _: &Call<'_>, _: &Caller, _: &mut Reply<'_>) -> CallOutcome {
             CallOutcome::Done
+        }
+    }
+
+    #[test]
+    fn a_sixteenth_of_what_may_be_held_is_kept_for_large_messages() {
+        let mut config = WorkerConfig::new(AccessRules::new(true, &[], &[]).expect("no rules"));
+        config.limits.held_bytes_max = 16 * 100_000 + 15;
+        let procedures = Arc::new(Procedures::new());
+        let context = WorkerContext::new(Silent, procedures, config, EngineClock::stopped());
+        let pool = context.budget().pool();
+        for (bytes, kept) in [(100_000, 100_000), (100_001, 0)] {
+            assert!(pool.take(bytes).is_none());
+            pool.put(Vec::with_capacity(bytes));
+            assert_eq!(pool.bytes(), kept);
+            assert_eq!(pool.take(bytes).is_some(), kept > 0);
         }
     }
 

@@ -306,6 +306,8 @@ impl SendQueue {
 
 /// Payloads that are cached.
 const CACHED_PAYLOADS_MAX: usize = 1024;
+/// The memory of larger ones is freed when they are sent.
+const LARGE_PAYLOAD_BYTES_MAX: usize = 32 << 20;
 
 /// The output of the connection that takes a step, and a cache of payloads.
 ///
@@ -340,7 +342,7 @@ impl Output {
 
     /// Discards the output.
     fn clear(&mut self) {
-        self.payload.clear_retaining_capacity();
+        self.payload.clear_within(LARGE_PAYLOAD_BYTES_MAX);
     }
 
     /// Appends the output to `queued`.
@@ -393,7 +395,7 @@ impl Output {
     #[cold]
     fn cache_large(&mut self, mut payload: Payload) -> Payload {
         if self.is_empty() && payload.capacity() > self.payload.capacity() {
-            payload.clear_retaining_capacity();
+            payload.clear_within(LARGE_PAYLOAD_BYTES_MAX);
             self.was_large = true;
             mem::swap(&mut self.payload, &mut payload);
         }

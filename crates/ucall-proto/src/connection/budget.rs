@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
+use ucall_buffer::BufferPool;
+
 /// The bytes that one worker holds. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryBudget(Arc<Count>);
@@ -19,6 +21,7 @@ struct Count {
     bytes: AtomicUsize,
     /// The most since [`MemoryBudget::take_peak`].
     peak: AtomicUsize,
+    pool: BufferPool,
 }
 
 /// Bytes of a [`MemoryBudget`], released on drop. The default reserves nothing.
@@ -33,6 +36,12 @@ impl MemoryBudget {
     /// What one holder may hold without a reservation: connections and calls are limited by number,
     /// and the shared count is touched for large ones alone.
     pub const UNRESERVED_BYTES: usize = 16 << 10;
+
+    /// Memory of large messages that the worker keeps for the next ones. It is not reserved.
+    #[inline]
+    pub fn pool(&self) -> &BufferPool {
+        &self.0.pool
+    }
 
     /// All reserved bytes.
     #[inline]

@@ -5,7 +5,7 @@
 use super::calls::{DocumentOutcome, RequestContext, run_params};
 use super::exchange::ExchangeReply;
 use super::http_framing::HttpFraming;
-use super::{Environment, PlainConnection};
+use super::{Environment, MemoryBudget, PlainConnection};
 use crate::Limits;
 use crate::endpoint::reply::{EndpointReply, Response};
 use crate::endpoint::{CallParams, Endpoint, ParamKind, Refusal, body, inference};
@@ -34,8 +34,9 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) {
         let request = self.next_request();
+        let (limits, budget) = (environment.limits, environment.scratch.budget());
         let EndpointCall { method, params, reply } =
-            match read(endpoint, head, body, &*environment.service, environment.limits) {
+            match read(endpoint, head, body, &*environment.service, limits, budget) {
                 Ok(call) => call,
                 Err(response) => {
                     environment.replies.response(environment.out, &response, reply_headers, false);
@@ -43,7 +44,7 @@ impl PlainConnection {
                 }
             };
         let context = RequestContext { request, head: Some(head), session: self.session.as_ref() };
-        let (text, parts) = params.finish(environment.scratch.budget());
+        let (text, parts) = params.finish();
         let binary = Binary { parts, results: ResultFormat::Parts };
         environment.service.set_binary(Some(&binary));
         let start = environment.out.len();
@@ -121,10 +122,11 @@ fn read<S: Service>(
     body: &[u8],
     service: &S,
     limits: &Limits,
+    budget: &MemoryBudget,
 ) -> Result<EndpointCall, Vec<u8>> {
     match endpoint {
         Endpoint::Inference(model) => {
-            let read = inference::read(model, head, body, limits);
+            let read = inference::read(model, head, body, limits, budget);
             let (params, reply) = read.map_err(|refusal| inference::refused(&refusal))?;
             let reply = EndpointReply::Inference(reply);
             Ok(EndpointCall { method: model.method.clone(), params, reply })
@@ -135,7 +137,7 @@ fn read<S: Service>(
             Err(inference::refused(&refusal))
         }
         Endpoint::Body(method) => {
-            let read = body::read(head, body, &Params { service, method }, limits);
+            let read = body::read(head, body, &Params { service, method }, limits, budget);
             let body::BodyRequest { params, reply } =
                 read.map_err(|refusal| body::refused(&refusal))?;
             Ok(EndpointCall { method: method.clone(), params, reply: EndpointReply::Body(reply) })

@@ -11,8 +11,8 @@
 //! | that has begun | is received | waits, within its time limit |
 //!
 //! Only memory that is filled, or is about to be filled, is reserved. A `Content-Length` is only a
-//! claim: reserving it would let a peer exhaust the budget at no cost. The memory of one large
-//! request is cached, so that the next one is received in one piece.
+//! claim: reserving it would let a peer exhaust the budget at no cost. The memory of large requests
+//! is kept for the next ones, which are received in one piece.
 
 use std::mem;
 
@@ -56,14 +56,14 @@ impl Scratch {
         mem::take(&mut self.attachments)
     }
 
-    /// Whether memory is cached for the next large request.
-    pub fn has_cached_memory(&self) -> bool {
-        !self.input.is_empty()
+    /// Whether memory is kept for the next large messages, or will be.
+    pub fn has_kept_memory(&self) -> bool {
+        self.budget.pool().is_active()
     }
 
-    /// Releases the cached memory, if no large request was answered since the last call.
+    /// Releases the memory of large messages that no other one has used since the last call.
     pub fn release_unused(&mut self) {
-        self.input.release_unused();
+        self.budget.pool().release_unused();
     }
 
     pub(super) fn is_full(&self, limits: &Limits) -> bool {
@@ -88,7 +88,7 @@ impl PlainConnection {
             self.reading.handle(ReadEvent::TargetPolled);
             return Some(target);
         }
-        self.use_cached_memory(environment);
+        self.use_kept_memory(environment);
         let room = self.input.capacity() - self.input.len();
         let grown =
             self.remaining_body_bytes().min(self.input.len().max(TARGET_BYTES_MIN).max(room));
@@ -104,11 +104,31 @@ impl PlainConnection {
         Some(Target::from_vec(mem::take(&mut self.input), len))
     }
 
-    /// Moves the input to cached memory that fits the whole request, if there is any.
-    fn use_cached_memory<S>(&mut self, environment: &mut Environment<'_, S>) {
+    /// Takes the first bytes of a large body to where the rest will be received, if that is known,
+    /// so that they are copied once. Returns those that belong to the input, which is empty.
+    pub(super) fn begin_large_body<'a, S>(
+        &mut self,
+        bytes: &'a [u8],
+        environment: &Environment<'_, S>,
+    ) -> &'a [u8] {
+        let total = self.remaining_body_bytes();
+        if total.saturating_sub(bytes.len()) < TARGET_BYTES_MIN {
+            return bytes;
+        }
+        if let Some(front_len) = self.copy_tail(bytes, environment) {
+            return bytes.get(..front_len).unwrap_or_default();
+        }
+        if let Some(memory) = environment.scratch.budget.pool().take(total) {
+            self.input = memory;
+        }
+        bytes
+    }
+
+    /// Moves the input to kept memory that fits the whole request, if there is any.
+    fn use_kept_memory<S>(&mut self, environment: &mut Environment<'_, S>) {
         let total = self.input.len() + self.remaining_body_bytes();
         if self.input.capacity() < total
-            && let Some(mut memory) = environment.scratch.input.take(total)
+            && let Some(mut memory) = environment.scratch.budget.pool().take(total)
         {
             memory.extend_from_slice(&self.input);
             self.input = memory;

@@ -49,7 +49,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_buffer::{BufferCache, Target};
+use ucall_buffer::Target;
 
 use crate::Limits;
 use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
@@ -139,8 +139,6 @@ pub struct Scratch {
     /// Output of a step before it is encrypted.
     plaintext: Vec<u8>,
     budget: MemoryBudget,
-    /// Of a large request that was answered.
-    input: BufferCache,
     /// Large parts of results, which lie between the bytes of the output.
     attachments: Vec<Attachment>,
 }
@@ -426,7 +424,7 @@ impl PlainConnection {
             used += self.process_frames(frames, environment);
         }
         if used == input.len() || !self.reading.takes_requests() {
-            environment.scratch.input.put(input);
+            environment.scratch.budget.pool().put(input);
             return None;
         }
         input.drain(..used);
@@ -439,6 +437,7 @@ impl PlainConnection {
     fn buffer_input<S: Service>(&mut self, rest: &[u8], environment: &mut Environment<'_, S>) {
         let rest = match &mut self.tail {
             Some(tail) => tail.receive(rest),
+            None if self.input.is_empty() => self.begin_large_body(rest, environment),
             None => rest,
         };
         if self.input.try_reserve(rest.len()).is_err() {

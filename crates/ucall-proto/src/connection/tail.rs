@@ -2,8 +2,8 @@
 //!
 //! Once the text of a large frame is there, the bytes of its parts go to aligned memory, which the
 //! engine fills as a target, and the input keeps what precedes them. All of the memory is allocated
-//! at once, so that it never moves; the system provides its pages as they are filled, and only
-//! those are reserved.
+//! at once, so that it never moves: kept memory of an earlier message, or new memory, whose pages
+//! the system provides as they are filled. Only what is filled is reserved.
 //!
 //! | the frame is | its parts are received |
 //! |---|---|
@@ -11,11 +11,13 @@
 //! | the same under TLS | as they are decrypted |
 //! | a chunked body, or a message of a WebSocket | with the rest, and copied |
 
+use std::mem;
+
 use ucall_buffer::Target;
 
 use super::http::BodyForm;
 use super::http_body::Body;
-use super::{Environment, PlainConnection, Protocol, ReadEvent, Step};
+use super::{Environment, MemoryBudget, PlainConnection, Protocol, ReadEvent, Step};
 use crate::Limits;
 use crate::http1::{ConnectionOption, Head, ReplyHeaders};
 use crate::rpc::Service;
@@ -52,14 +54,14 @@ impl FrameTail {
 }
 
 impl PlainConnection {
-    /// Where in the input the frame begins that is being received, if it is one.
-    fn frame_at(&self) -> Option<usize> {
+    /// Where in `input` the frame begins that is being received, if it is one.
+    fn frame_at(&self, input: &[u8]) -> Option<usize> {
         match &self.protocol {
             Protocol::Raw(raw) if raw.frame_bytes > 0 => Some(0),
             Protocol::Http(http) => match &http.body {
                 Body::Length(body) => {
                     let at = body.frame_at?;
-                    let is_frame = match self.input.get(at..) {
+                    let is_frame = match input.get(at..) {
                         Some(front @ [_, ..]) => begins_frame(front),
                         _ => body.is_frame_type,
                     };
@@ -73,24 +75,49 @@ impl PlainConnection {
 
     /// Whether the input has not got the front of a frame yet.
     pub(super) fn awaits_tail(&self) -> bool {
-        self.tail.is_none() && self.frame_at().is_some()
+        self.tail.is_none() && self.frame_at(&self.input).is_some()
     }
 
     /// Separates the parts of a frame from the input, once that has all in front of them. A frame
     /// that is invalid is received as other bodies are, and refused when it is complete.
     pub(super) fn begin_tail<S>(&mut self, environment: &Environment<'_, S>) {
-        if self.tail.is_none()
-            && let Some(at) = self.frame_at()
-            && let Some((head, memory)) = self.take_tail(at, environment.limits)
-        {
-            self.tail = Some(Box::new(FrameTail { head, memory }));
+        let mut input = mem::take(&mut self.input);
+        if let Some(front_len) = self.copy_tail(&input, environment) {
+            input.truncate(front_len);
+            input.shrink_to_fit();
         }
+        self.input = input;
     }
 
-    fn take_tail(&mut self, at: usize, limits: &Limits) -> Option<(FrameHead, TailMemory)> {
-        let front = self.input.get(at..)?;
-        let head = FrameHead::parse(front, limits).ok()??;
-        let tail = front.get(head.tail_at()..)?;
+    /// Begins the parts of a frame with those that `input` has, if it has all in front of them.
+    /// Returns where they begin.
+    pub(super) fn copy_tail<S>(
+        &mut self,
+        input: &[u8],
+        environment: &Environment<'_, S>,
+    ) -> Option<usize> {
+        if self.tail.is_some() {
+            return None;
+        }
+        let at = self.frame_at(input)?;
+        let budget = environment.scratch.budget();
+        let (head, memory) = self.tail_of(input.get(at..)?, at, environment.limits, budget)?;
+        let front_len = at + head.tail_at();
+        self.tail = Some(Box::new(FrameTail { head, memory }));
+        Some(front_len)
+    }
+
+    /// The head of the frame that is received `at` bytes after the start of a request, and the
+    /// parts that it has so far.
+    fn tail_of(
+        &self,
+        frame: &[u8],
+        at: usize,
+        limits: &Limits,
+        budget: &MemoryBudget,
+    ) -> Option<(FrameHead, TailMemory)> {
+        let head = FrameHead::parse(frame, limits).ok()??;
+        let tail = frame.get(head.tail_at()..)?;
         let is_whole = match &self.protocol {
             Protocol::Http(http) => http.body.bytes_needed() == at + head.len,
             _ => true,
@@ -98,10 +125,8 @@ impl PlainConnection {
         if !is_whole || head.parts.is_empty() || head.place.is_some() {
             return None;
         }
-        let mut memory = TailMemory::new(head.len - head.tail_at()).ok()?;
+        let mut memory = TailMemory::new(head.len - head.tail_at(), budget.pool()).ok()?;
         memory.extend(tail);
-        self.input.truncate(at + head.tail_at());
-        self.input.shrink_to_fit();
         Some((head, memory))
     }
 

@@ -31,7 +31,9 @@ fn model() -> Arc<InferenceModel> {
 /// If they are not.
 pub fn check_inference(json_length: Option<&[u8]>, request: &[u8]) {
     let limits = Limits::default();
-    if let Ok((params, reply)) = inference::read_split(&model(), json_length, request, &limits) {
+    if let Ok((params, reply)) =
+        inference::read_split(&model(), json_length, request, &limits, &MemoryBudget::default())
+    {
         check_params(params, request, &limits);
         let out = reply.response(Ok(b"[1,2]"), &[], limits.reply_bytes_max).into_text();
         assert!(out.starts_with(b"HTTP/1.1 "));
@@ -63,13 +65,13 @@ pub fn check_body(request: &[u8]) {
     let limits = Limits::default();
     let Ok(Some(head)) = parse_head(request, &HeadLimits::default()) else { return };
     let body = request.get(head.len()..).unwrap_or_default();
-    if let Ok(read) = body::read(&head, body, &Kinds, &limits) {
+    if let Ok(read) = body::read(&head, body, &Kinds, &limits, &MemoryBudget::default()) {
         check_params(read.params, request, &limits);
     }
 }
 
 fn check_params(params: CallParams, request: &[u8], limits: &Limits) {
-    let (text, parts) = params.finish(&MemoryBudget::default());
+    let (text, parts) = params.finish();
     assert_eq!(json::validate(&text, limits.nesting_max + 1), Ok(()));
     assert!(text.starts_with(b"{") || text.starts_with(b"["));
     let parts = parts.as_ref();

@@ -16,6 +16,8 @@ pub(crate) struct CallParams {
     pub(crate) text: Vec<u8>,
     memory: Vec<u8>,
     parts: Vec<(Range<usize>, Option<Tensor>)>,
+    /// What the memory is of, and reserved of.
+    budget: MemoryBudget,
 }
 
 impl CallParams {
@@ -23,12 +25,16 @@ impl CallParams {
     ///
     /// # Errors
     /// There is not as much.
-    pub(crate) fn with_capacity(bytes: usize, parts: usize) -> Result<Self, Refusal> {
-        let mut memory: Vec<u8> = Vec::new();
+    pub(crate) fn with_capacity(
+        bytes: usize,
+        parts: usize,
+        budget: &MemoryBudget,
+    ) -> Result<Self, Refusal> {
         let all = bytes.saturating_add((parts + 1) * FRAME_ALIGNMENT);
-        memory.try_reserve_exact(all).map_err(|_| overloaded())?;
+        let mut memory = budget.pool().allocate(all).map_err(|_| overloaded())?;
         memory.resize(memory.as_ptr().align_offset(FRAME_ALIGNMENT), 0);
-        Ok(Self { text: Vec::new(), memory, parts: Vec::with_capacity(parts) })
+        let (parts, budget) = (Vec::with_capacity(parts), budget.clone());
+        Ok(Self { text: Vec::new(), memory, parts, budget })
     }
 
     /// Begins a member of the params.
@@ -73,7 +79,7 @@ impl CallParams {
     /// Moves the parts to memory for another one of so many bytes.
     fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
         let all = self.memory.len().saturating_add(bytes).saturating_mul(2);
-        let mut grown = Self::with_capacity(all, self.parts.len() + 1)?;
+        let mut grown = Self::with_capacity(all, self.parts.len() + 1, &self.budget)?;
         for (range, _) in &mut self.parts {
             let start = grown.memory.len() + grown.padding();
             grown.memory.resize(start, 0);
@@ -85,13 +91,14 @@ impl CallParams {
     }
 
     /// The text, and the parts if there are any.
-    pub(crate) fn finish(self, budget: &MemoryBudget) -> (Vec<u8>, Option<Arc<Parts>>) {
-        let Self { text, memory, parts } = self;
+    pub(crate) fn finish(self) -> (Vec<u8>, Option<Arc<Parts>>) {
+        let Self { text, memory, parts, budget } = self;
         if parts.is_empty() {
             return (text, None);
         }
         let reserved = budget.reserve_large(memory.capacity());
-        (text, Some(Arc::new(Parts::new(memory, parts).reserving(reserved))))
+        let parts = Parts::new(budget.pool().share(memory), parts);
+        (text, Some(Arc::new(parts.reserving(reserved))))
     }
 }
 
@@ -106,12 +113,12 @@ mod tests {
 
     #[test]
     fn parts_are_aligned_also_after_their_memory_has_grown() {
-        let mut params = CallParams::with_capacity(3, 1).expect("memory");
+        let budget = MemoryBudget::default();
+        let mut params = CallParams::with_capacity(3, 1, &budget).expect("memory");
         for size in [3_usize, 1, 200, 64, 0, 100_000] {
             params.write_part(&vec![size as u8; size], None).expect("memory");
         }
-        let budget = MemoryBudget::default();
-        let (text, parts) = params.finish(&budget);
+        let (text, parts) = params.finish();
         let parts = parts.expect("parts");
         assert!(text.starts_with(br#"{"$part":0}{"$part":1}"#));
         for (index, size) in [3_usize, 1, 200, 64, 0, 100_000].into_iter().enumerate() {
@@ -122,6 +129,6 @@ mod tests {
         assert!(budget.bytes() >= 100_000);
         drop(parts);
         assert_eq!(budget.bytes(), 0);
-        assert!(CallParams::with_capacity(usize::MAX, 0).is_err());
+        assert!(CallParams::with_capacity(usize::MAX, 0, &budget).is_err());
     }
 }

@@ -31,7 +31,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ucall_buffer::{Bytes, SharedMemory, SharedMemoryError, SlotPlace};
+use ucall_buffer::{BufferPool, Bytes, SharedMemory, SharedMemoryError, SlotPlace};
 
 use super::parts::{Parts, ResultPart, inline_results};
 use crate::connection::MemoryBudget;
@@ -229,9 +229,9 @@ impl TailMemory {
     ///
     /// # Errors
     /// There is not as much.
-    pub(crate) fn new(len: usize) -> Result<Self, FrameError> {
-        let mut bytes: Vec<u8> = Vec::new();
-        bytes.try_reserve_exact(len + FRAME_ALIGNMENT - 1).map_err(|_| FrameError::NoMemory)?;
+    pub(crate) fn new(len: usize, pool: &BufferPool) -> Result<Self, FrameError> {
+        let bytes = pool.allocate(len.saturating_add(FRAME_ALIGNMENT - 1));
+        let mut bytes = bytes.map_err(|_| FrameError::NoMemory)?;
         let start = bytes.as_ptr().align_offset(FRAME_ALIGNMENT);
         bytes.resize(start, 0);
         Ok(Self { bytes, start })
@@ -274,6 +274,7 @@ impl TailMemory {
         let place =
             |part: &Range<usize>| (part.start - tail_at + start..part.end - tail_at + start, None);
         let reserved = budget.reserve_large(bytes.len());
+        let bytes = budget.pool().share(bytes);
         let parts = Parts::new(bytes, head.parts.iter().map(place).collect());
         Ok(Arc::new(parts.reserving(reserved)))
     }
@@ -312,7 +313,7 @@ impl<'a> Frame<'a> {
             return Ok(Self { text, parts: Some(Arc::new(parts)) });
         }
         let tail = bytes.get(head.tail_at()..).unwrap_or_default();
-        let mut memory = TailMemory::new(tail.len())?;
+        let mut memory = TailMemory::new(tail.len(), budget.pool())?;
         memory.extend(tail);
         Self::with_tail(bytes, &head, memory, budget)
     }

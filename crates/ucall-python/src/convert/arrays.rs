@@ -1,18 +1,20 @@
 //! NumPy arrays as params: from `.npy` files in base64, and from lists of numbers.
 //!
 //! The memory of an array is filled straight from the text of the request, once its shape has been
-//! checked against the bytes that are there. NumPy only allocates it.
+//! checked against the bytes that are there. NumPy allocates that of small arrays; that of large
+//! ones is kept for later calls.
 
 use std::fmt::Write;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyImportError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyImportError, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyList, PyString};
-use ucall_proto::Parts;
 use ucall_proto::arrays::npy::{self, NpyError};
 use ucall_proto::arrays::{DType, ItemFault, Kind, NestedLists, Tensor};
 use ucall_proto::json::{Reader, ValueKind};
+use ucall_proto::{FRAME_ALIGNMENT, MemoryBudget, Parts};
 
 use super::array_results::unsupported;
 use super::parts::PartMemory;
@@ -147,26 +149,49 @@ pub(crate) fn part_array<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let bytes = parts.get(index).map_or(&[][..], |part| part.bytes);
     let (tensor, items) = npy::split(bytes).map_err(invalid)?;
-    in_place(py, parts, index, &tensor, items)
+    in_place(py, &tensor, items, || PartMemory::new(py, parts.clone(), index))
 }
 
 /// An array over the memory of a part, or a copy of a small one, whose memory is aligned and does
 /// not keep that of the others. The length of the items is that of the tensor.
 fn in_place<'py>(
     py: Python<'py>,
-    parts: &Arc<Parts>,
-    index: usize,
     tensor: &Tensor,
     items: &[u8],
+    memory: impl FnOnce() -> PyResult<Bound<'py, PartMemory>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     if items.len() <= COPIED_BYTES_MAX {
         return copied(py, tensor, items);
     }
-    let owner = PartMemory::new(py, parts.clone(), index)?.into_any();
+    let owner = memory()?.into_any();
     // SAFETY: the owner holds the memory of the parts, in which the items are. A part of a request
     // was taken, so nothing else has a use for it; one of a reply is read by Python code and by the
     // client while it is attached.
     unsafe { NumPy::get(py)?.array_over(tensor, items.as_ptr().cast_mut(), owner) }
+}
+
+/// As [`NumPy::new_array`], in memory of earlier messages, which is kept for later ones.
+#[cold]
+fn in_kept_memory<'py>(
+    py: Python<'py>,
+    budget: &MemoryBudget,
+    tensor: &Tensor,
+    fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> bool,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let len = tensor.bytes().unwrap_or(0);
+    let memory = budget.pool().allocate(len.saturating_add(FRAME_ALIGNMENT));
+    let mut memory = memory.map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+    memory.resize(memory.as_ptr().align_offset(FRAME_ALIGNMENT), 0);
+    let range = memory.len()..memory.len() + len;
+    let Some(target) = memory.spare_capacity_mut().get_mut(..len) else { return Ok(None) };
+    if !fill(target) {
+        return Ok(None);
+    }
+    // SAFETY: there is room for them, and `fill` has written all of them.
+    unsafe { memory.set_len(range.end) };
+    let parts = Arc::new(Parts::new(budget.pool().share(memory), vec![(range, None)]));
+    let items = parts.get(0).map_or(&[][..], |part| part.bytes);
+    in_place(py, tensor, items, || PartMemory::taken(py, parts.clone(), 0)).map(Some)
 }
 
 fn invalid(error: NpyError) -> PyErr {
@@ -230,7 +255,8 @@ impl ArrayType {
         match input.reader.kind() {
             ValueKind::String => {
                 let (py, text) = (input.py, input.reader.string());
-                self.of_base64(py, input.unescaped(text))
+                let budget = input.scratch.budget_for(text.raw().len());
+                self.of_base64(py, input.unescaped(text), budget.as_ref())
             }
             ValueKind::Array => self.of_list(input.py, &mut input.reader),
             kind => match input.part_index() {
@@ -241,7 +267,12 @@ impl ArrayType {
     }
 
     /// Decodes a file straight into the memory of its array.
-    fn of_base64<'py>(&self, py: Python<'py>, text: &[u8]) -> Built<'py> {
+    fn of_base64<'py>(
+        &self,
+        py: Python<'py>,
+        text: &[u8],
+        budget: Option<&MemoryBudget>,
+    ) -> Built<'py> {
         let no_base64 = || self.mismatch("a str that is no base64");
         let bytes = base64::decoded_len(text).ok_or_else(no_base64)?;
         let start = base64::Start::decode(text, base64::START_BYTES).ok_or_else(no_base64)?;
@@ -258,12 +289,16 @@ impl ArrayType {
         let have = bytes.saturating_sub(header_bytes);
         npy::check_length(&tensor, have).map_err(|error| self.no_file(error))?;
         let target_dtype = self.fit(&tensor)?;
-        let array = NumPy::get(py)?.new_array(py, &tensor, |target| {
+        let fill = |target: &mut [MaybeUninit<u8>]| {
             let Some((first, rest)) = target.split_at_mut_checked(items.len()) else {
                 return false;
             };
             ffi::copy_to(first, items) && base64::decode_into(start.rest(text), rest)
-        });
+        };
+        let array = match budget {
+            Some(budget) => in_kept_memory(py, budget, &tensor, fill),
+            None => NumPy::get(py)?.new_array(py, &tensor, fill),
+        };
         let array = array.map_err(|error| self.not_made(py, error))?;
         self.converted(array.ok_or_else(no_base64)?, target_dtype)
     }
@@ -281,7 +316,8 @@ impl ArrayType {
                 None => npy::split(part.bytes).map_err(|error| self.no_file(error))?,
             };
             let target_dtype = self.fit(&tensor)?;
-            let array = in_place(py, parts, index, &tensor, items);
+            let memory = || PartMemory::taken(py, parts.clone(), index);
+            let array = in_place(py, &tensor, items, memory);
             let array = array.map_err(|error| self.not_made(py, error))?;
             self.converted(array, target_dtype)
         })

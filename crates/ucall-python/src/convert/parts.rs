@@ -22,15 +22,32 @@ const KEY: &[u8] = b"$part";
 pub(crate) struct PartMemory {
     parts: Arc<Parts>,
     index: usize,
+    /// Whether one array or view of the part is all that exists.
+    has_one_view: bool,
 }
 
 impl PartMemory {
+    /// The memory of a part of which more arrays or views may be made.
     pub(crate) fn new(
         py: Python<'_>,
         parts: Arc<Parts>,
         index: usize,
     ) -> PyResult<Bound<'_, Self>> {
-        Bound::new(py, Self { parts, index })
+        Bound::new(py, Self { parts, index, has_one_view: false })
+    }
+
+    /// The memory of a part that was taken, for the array of it.
+    pub(super) fn taken(
+        py: Python<'_>,
+        parts: Arc<Parts>,
+        index: usize,
+    ) -> PyResult<Bound<'_, Self>> {
+        Bound::new(py, Self { parts, index, has_one_view: true })
+    }
+
+    /// Whether one array or view of the part is all that exists.
+    pub(super) fn has_one_view(&self) -> bool {
+        self.has_one_view
     }
 
     fn bytes(&self) -> &[u8] {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView};
-use ucall_proto::Parts;
 use ucall_proto::json::{Number, Reader, Text, ValueKind};
+use ucall_proto::{MemoryBudget, POOLED_BYTES_MIN, Parts};
 
 use super::{ConversionFault, Convert, base64};
 use crate::ffi::{self, BytesType};
@@ -31,6 +31,21 @@ pub(crate) struct Scratch {
     unescaped: Vec<u8>,
     /// The binary parts of the document, which values may refer to.
     pub(crate) parts: Option<Arc<Parts>>,
+    /// What has memory for large values; `None` where calls are few.
+    budget: Option<MemoryBudget>,
+}
+
+impl Scratch {
+    /// For the calls of a worker.
+    pub(crate) fn new(budget: &MemoryBudget) -> Self {
+        Self { budget: Some(budget.clone()), ..Self::default() }
+    }
+
+    /// What has memory for a value of this length, if that is large.
+    #[inline]
+    pub(super) fn budget_for(&self, bytes: usize) -> Option<MemoryBudget> {
+        self.budget.as_ref().filter(|_| bytes >= POOLED_BYTES_MIN).cloned()
+    }
 }
 
 impl<'text, 'scratch, 'py> Input<'text, 'scratch, 'py> {

@@ -5,15 +5,15 @@ use std::mem;
 
 use bytes::Bytes;
 use pyo3::exceptions::{PyException, PyTypeError, PyUnicodeEncodeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyString, PyType};
+use pyo3::{Borrowed, intern};
 use ucall_proto::arrays::{Tensor, npy};
 use ucall_proto::json::{write_f64, write_i64, write_string};
 use ucall_proto::{ResultFormat, ResultPart};
 
 use super::array_results::{self, ArrayLike, ArrayResults, contiguous, tensor_of};
-use super::{ConversionFault, base64, lists};
+use super::{ConversionFault, PartMemory, base64, lists};
 use crate::errors::Unwritable;
 use crate::ffi::{self, Array, Imported, Memory, NumPy, Value};
 
@@ -332,7 +332,7 @@ impl<'py> Writer<'_, 'py> {
             ResultFormat::Json => self.file(&tensor, items),
             ResultFormat::Parts => {
                 let is_shared = items.len() >= SHARED_BYTES_MIN
-                    && (self.results.borrows || array.is_exclusive());
+                    && (self.results.borrows || is_exclusive(array));
                 self.part(Some(tensor), items.len(), || match is_shared {
                     true => ffi::shared_bytes(object, items),
                     false => Bytes::copy_from_slice(items),
@@ -525,6 +525,15 @@ impl<'py> Writer<'_, 'py> {
             false => Ok(()),
         }
     }
+}
+
+/// Whether nothing but the caller refers to an array and to its memory, which is its own, or that
+/// of a param.
+fn is_exclusive(array: Array<'_, '_>) -> bool {
+    let is_of_param = |base: Borrowed<'_, '_, PyAny>| {
+        base.cast_exact::<PartMemory>().is_ok_and(|memory| memory.get().has_one_view())
+    };
+    array.is_unshared() && (array.owns_memory() || array.base().is_some_and(is_of_param))
 }
 
 /// An exception of that type means that a value cannot be written; others propagate.

@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi::{self, PyObject, PyTypeObject};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyType};
+use pyo3::{Borrowed, intern};
 use ucall_proto::arrays::{DType, Kind, Tensor};
 
 use super::{Imported, has_one_reference, owned};
@@ -416,13 +416,21 @@ impl<'a, 'py> Array<'a, 'py> {
         }
     }
 
-    /// Whether its memory is its own, and no other code has a reference to it.
-    pub(crate) fn is_exclusive(&self) -> bool {
+    /// Whether no other code has a reference to it.
+    pub(crate) fn is_unshared(&self) -> bool {
+        has_one_reference(self.object) && self.fields().weak_references.is_null()
+    }
+
+    /// Whether its memory is its own.
+    pub(crate) fn owns_memory(&self) -> bool {
         let fields = self.fields();
-        has_one_reference(self.object)
-            && fields.flags & flags::OWNS_DATA != 0
-            && fields.base.is_null()
-            && fields.weak_references.is_null()
+        fields.flags & flags::OWNS_DATA != 0 && fields.base.is_null()
+    }
+
+    /// The object that keeps its memory, if that is not its own.
+    pub(crate) fn base(&self) -> Option<Borrowed<'a, 'py, PyAny>> {
+        // SAFETY: an array holds a reference to its base as long as it lives.
+        unsafe { Borrowed::from_ptr_or_opt(self.object.py(), self.fields().base) }
     }
 }
 

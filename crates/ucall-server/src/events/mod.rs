@@ -121,7 +121,7 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.connections.len() > 0
             || self.listeners.is_paused()
             || self.send_queue.is_large()
-            || self.context.has_cached_memory()
+            || self.context.has_kept_memory()
             || self.context.may_have_freed()
             || self.datagrams.as_ref().is_some_and(|datagrams| datagrams.has_replies())
             || self.has_busy_xdp()

@@ -5,12 +5,12 @@ use super::dtypes::{DTYPE, SHAPE, dtype_named};
 use super::media::Media;
 use super::multipart::{self, Field};
 use super::response::BodyReply;
-use crate::Limits;
 use crate::arrays::{DIMENSIONS_MAX, Tensor, safetensors};
 use crate::endpoint::{CallParams, Refusal, percent_decoded};
 use crate::http1::Head;
 use crate::json::{self, Reader, ValueKind, write_string};
 use crate::rpc::RpcError;
+use crate::{Limits, MemoryBudget};
 
 /// What a function's params are, as far as a body has to know.
 pub(crate) trait ParamKinds {
@@ -37,6 +37,7 @@ pub(crate) fn read(
     body: &[u8],
     kinds: &dyn ParamKinds,
     limits: &Limits,
+    budget: &MemoryBudget,
 ) -> Result<BodyRequest, Refusal> {
     let parts_max = limits.parts_max;
     let reply = BodyReply::accepted_by(head)?;
@@ -46,7 +47,7 @@ pub(crate) fn read(
         return Err(Refusal { status: 415, ..Refusal::invalid(problem) });
     }
     let query = read_query(head.path_and_query().1, parts_max)?;
-    let mut params = CallParams::with_capacity(body.len(), 1)?;
+    let mut params = CallParams::with_capacity(body.len(), 1, budget)?;
     match media_of(head, body)? {
         None => write_fields(&query, kinds, &mut params)?,
         Some(Media::Json) => write_json(body, &query, kinds, &mut params, limits)?,

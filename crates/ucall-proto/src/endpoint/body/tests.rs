@@ -33,14 +33,14 @@ type Part = (Vec<u8>, Option<Tensor>);
 fn request(target: &str, headers: &str, body: &[u8]) -> Result<BodyRequest, Refusal> {
     let text = format!("POST {target} HTTP/1.1\r\nHost: a\r\n{headers}\r\n");
     let head = parse_head(text.as_bytes(), &HeadLimits::default()).unwrap().unwrap();
-    read(&head, body, &Function, &Limits::default())
+    read(&head, body, &Function, &Limits::default(), &MemoryBudget::default())
 }
 
 /// The text of the params, and the parts; or the status.
 fn params(target: &str, headers: &str, body: &[u8]) -> Result<(String, Vec<Part>), u16> {
     let BodyRequest { params, .. } =
         request(target, headers, body).map_err(|refusal| refusal.status)?;
-    let (text, parts) = params.finish(&MemoryBudget::default());
+    let (text, parts) = params.finish();
     let parts = parts.as_ref();
     let read = (0..).map_while(|at| parts?.get(at));
     let parts = read.map(|part| (part.bytes.to_vec(), part.tensor.cloned())).collect();

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use super::datatype::Datatype;
 use super::response::{InferenceReply, WantedOutput};
 use super::{InferenceModel, InputForm, ModelInput};
-use crate::Limits;
 use crate::arrays::{DIMENSIONS_MAX, DType, Tensor};
 use crate::endpoint::tensors::{Leaves, push_item, write_lists};
 use crate::endpoint::{CallParams, Refusal};
 use crate::http1::Head;
 use crate::json::{self, Reader, Text, ValueKind, write_string};
+use crate::{Limits, MemoryBudget};
 
 /// The header with the length of the JSON object, if something follows it.
 const HEADER_LENGTH: &str = "Inference-Header-Content-Length";
@@ -29,12 +29,13 @@ pub(crate) fn read(
     head: &Head<'_>,
     body: &[u8],
     limits: &Limits,
+    budget: &MemoryBudget,
 ) -> Result<(CallParams, InferenceReply), Refusal> {
     let coding = head.header("Content-Encoding").unwrap_or_default();
     if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
         return Err(Refusal { status: 415, ..Refusal::invalid("the body must not be compressed") });
     }
-    read_split(model, head.header(HEADER_LENGTH), body, limits)
+    read_split(model, head.header(HEADER_LENGTH), body, limits, budget)
 }
 
 /// [`read`] for a body whose JSON has this length; all of it without one.
@@ -43,6 +44,7 @@ pub(crate) fn read_split(
     json_length: Option<&[u8]>,
     body: &[u8],
     limits: &Limits,
+    budget: &MemoryBudget,
 ) -> Result<(CallParams, InferenceReply), Refusal> {
     let (text, mut tail) = split(json_length, body)?;
     json::validate(text, limits.nesting_max)
@@ -56,7 +58,8 @@ pub(crate) fn read_split(
         return Err(Refusal::invalid(problem));
     }
     let inputs = objects("inputs", inputs.unwrap_or(b"[]"))?;
-    let mut params = CallParams::with_capacity(tail.len(), inputs.len().min(model.inputs.len()))?;
+    let parts = inputs.len().min(model.inputs.len());
+    let mut params = CallParams::with_capacity(tail.len(), parts, budget)?;
     let mut given = vec![false; model.inputs.len()];
     for input in inputs {
         let input = Input::read(input, &mut tail)?;

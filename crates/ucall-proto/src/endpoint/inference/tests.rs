@@ -43,13 +43,13 @@ fn read(text: &str, tail: &[u8]) -> Result<(String, Vec<Part>), String> {
     let body = [text.as_bytes(), tail].concat();
     let length = text.len().to_string();
     let length = (!tail.is_empty()).then_some(length.as_bytes());
-    match read_split(&model(), length, &body, &Limits::default()) {
+    match read_split(&model(), length, &body, &Limits::default(), &MemoryBudget::default()) {
         Err(refusal) => {
             assert_eq!(refusal.status, 400);
             Err(refusal.error.message.into_owned())
         }
         Ok((params, _)) => {
-            let (text, parts) = params.finish(&MemoryBudget::default());
+            let (text, parts) = params.finish();
             let parts = parts.as_ref();
             let read = (0..).map_while(|at| parts?.get(at));
             let read = read.map(|part| (part.bytes.to_vec(), part.tensor.cloned())).collect();
@@ -186,7 +186,13 @@ fn lengths_that_lie_are_refused() {
     }
     assert!(binary("files", "BYTES", "[1]", b"\0\0\0\0\0\0\0\0").is_err(), "two items");
     for length in ["-1", "+1", "1 ", "", "a", "18446744073709551616", "3"] {
-        let read = read_split(&model(), Some(length.as_bytes()), b"{}", &Limits::default());
+        let read = read_split(
+            &model(),
+            Some(length.as_bytes()),
+            b"{}",
+            &Limits::default(),
+            &MemoryBudget::default(),
+        );
         assert!(read.is_err(), "{length}");
     }
 }
@@ -237,8 +243,14 @@ fn wrong_requests_are_refused_with_the_reason() {
 
 /// The head and the body of a response.
 fn replied(request: &str, result: &str, parts: &[ResultPart]) -> (String, Vec<u8>) {
-    let (_, reply) =
-        read_split(&model(), None, request.as_bytes(), &Limits::default()).expect("a request");
+    let (_, reply) = read_split(
+        &model(),
+        None,
+        request.as_bytes(),
+        &Limits::default(),
+        &MemoryBudget::default(),
+    )
+    .expect("a request");
     let out = reply.response(Ok(result.as_bytes()), parts, 1 << 10).into_text();
     split(&out)
 }
@@ -331,7 +343,9 @@ fn results_that_are_no_tensors_get_an_error() {
 
 #[test]
 fn errors_of_calls_get_a_status() {
-    let (_, reply) = read_split(&model(), None, b"{}", &Limits::default()).expect("a request");
+    let (_, reply) =
+        read_split(&model(), None, b"{}", &Limits::default(), &MemoryBudget::default())
+            .expect("a request");
     for (code, status) in [
         (RpcError::INVALID_PARAMS, 400),
         (RpcError::METHOD_NOT_FOUND, 404),
