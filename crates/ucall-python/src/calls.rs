@@ -91,7 +91,12 @@ impl Deferred {
 
     /// Whether it has objects, which are dropped with the interpreter's lock.
     pub(crate) fn has_objects(&self) -> bool {
-        self.future.is_some() || self.items.stream.is_some()
+        self.future.is_some() || self.has_stream_objects()
+    }
+
+    /// Whether its generator has.
+    pub(crate) fn has_stream_objects(&self) -> bool {
+        self.items.stream.as_ref().is_some_and(|call| call.stream.has_objects())
     }
 
     /// Cancels the call: reports that to its code, and releases its params. Returns the functions

@@ -311,13 +311,11 @@ impl Handler for Interpreter {
     }
 
     fn pause_stream(&mut self, call: CallId) {
-        self.attach();
-        self.deferral.streams.set_paused(&mut self.deferral.calls, call, true);
+        self.deferral.set_paused(&mut self.functions, call, true);
     }
 
     fn resume_stream(&mut self, call: CallId) {
-        self.attach();
-        self.deferral.streams.set_paused(&mut self.deferral.calls, call, false);
+        self.deferral.set_paused(&mut self.functions, call, false);
     }
 
     fn turn_began(&mut self, now: Instant) {

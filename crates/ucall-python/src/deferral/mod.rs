@@ -16,7 +16,7 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use ucall_engine::Id;
 use ucall_proto::{Binary, Call, RpcError};
-use ucall_server::{LoggedCall, Reservation, Token};
+use ucall_server::{CallId, LoggedCall, Reservation, Token};
 
 use crate::arguments::Failure;
 use crate::asyncio::tasks::{self, Tasks};
@@ -284,9 +284,12 @@ impl Deferral {
     ) {
         let Some(call) = self.call(token) else { return };
         let jobs = call.cancel();
-        if call.has_objects() || !jobs.is_empty() {
-            let (future, stream) = (call.future.take(), call.items.stream.take());
+        let has_objects = call.has_objects() || !jobs.is_empty();
+        let (future, stream) = (call.future.take(), call.items.stream.take());
+        if has_objects {
             self.close_objects(functions.attach(), future, stream, jobs);
+        } else if let Some(stream) = stream {
+            self.streams.close_call(stream);
         }
         match error {
             // In front of an outcome that may have come after the deadline.
@@ -310,9 +313,18 @@ impl Deferral {
         if let Some(future) = future {
             tasks::cancel(py, &future);
         }
-        if let Some(stream) = stream {
-            self.streams.close_call(py, stream);
+        if let Some(task) = stream.and_then(|stream| self.streams.close_call(stream)) {
+            tasks::cancel(py, &task);
         }
+    }
+
+    /// Pauses or resumes the stream of a call.
+    pub(crate) fn set_paused(&mut self, functions: &mut Functions, call: CallId, is_paused: bool) {
+        let Some(token) = self.calls.token_of(call) else { return };
+        if self.call(token).is_some_and(|call| call.has_stream_objects()) {
+            functions.attach();
+        }
+        self.streams.set_paused(&mut self.calls, token, is_paused);
     }
 
     fn remove_cancelled(&mut self, token: Token) {

@@ -37,7 +37,9 @@ impl Deferral {
                 }
             }
             if let DeferredOutcome::Items = outcome {
-                functions.attach();
+                if self.call(token).is_some_and(|call| call.has_stream_objects()) {
+                    functions.attach();
+                }
                 let turn_began = functions.timing.turn_began();
                 self.streams.take_items(&mut self.calls, token, turn_began);
                 match self.streams.next_item(text) {

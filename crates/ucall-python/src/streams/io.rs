@@ -168,9 +168,8 @@ impl StreamIo {
     }
 
     /// Pauses or resumes the stream of a call.
-    pub(crate) fn set_paused(&mut self, calls: &mut Calls, call: CallId, is_paused: bool) {
-        let token = calls.token_of(call);
-        let call = token.and_then(|token| calls.find(token)).and_then(Entry::call);
+    pub(crate) fn set_paused(&mut self, calls: &mut Calls, token: Token, is_paused: bool) {
+        let call = calls.find(token).and_then(Entry::call);
         let Some(StreamedCall { stream, key }) = call.and_then(|it| it.items.stream.clone()) else {
             return;
         };
@@ -179,15 +178,17 @@ impl StreamIo {
         }
     }
 
-    /// Ends a call of a stream without a reply.
-    pub(crate) fn close_call(&mut self, py: Python<'_>, stream: StreamedCall) {
+    /// Ends a call of a stream without a reply. Returns the task of its generator, if that is to be
+    /// cancelled.
+    pub(crate) fn close_call(&mut self, stream: StreamedCall) -> Option<Py<PyAny>> {
         let StreamedCall { stream, key } = stream;
-        let Some(closed) = stream.abandon_call(key) else { return };
-        match (closed.task, closed.waiter) {
-            (Some(task), _) => tasks::cancel(py, &task),
+        let closed = stream.abandon_call(key)?;
+        if closed.task.is_none()
+            && let Some(waiter) = closed.waiter
+        {
             // The generator goes on for other calls, or is closed by its next step.
-            (None, Some(waiter)) => self.push_waiter(stream, waiter),
-            (None, None) => {}
+            self.push_waiter(stream, waiter);
         }
+        closed.task
     }
 }

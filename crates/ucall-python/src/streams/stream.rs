@@ -104,6 +104,12 @@ impl Stream {
         matches!(self.procedure.mode, CallMode::Batch(_))
     }
 
+    /// Whether the worker may get objects of the generator: not of one in a thread.
+    #[inline]
+    pub(crate) fn has_objects(&self) -> bool {
+        self.executor != Executor::Thread
+    }
+
     /// Whether the generator answers many calls, so that it has an entry of its own.
     pub(crate) fn has_entry(&self) -> bool {
         self.has_slots || self.is_batch()
