@@ -20,7 +20,7 @@ from serving import Serve
 from streaming import cancel_request, stream_request
 
 import ucall
-from harness import HOST, Wire, eventually, request
+from harness import HOST, Wire, eventually, program, request
 from ucall.client import Client
 
 Yielded = Iterator[ucall.SlotItems[object]]
@@ -328,6 +328,34 @@ def test_an_item_for_a_paused_call_fails_it_alone(serve: Serve) -> None:
         assert "error" not in wire.message()
 
 
+@pytest.mark.parametrize("steps", [999, 1_000])
+def test_a_call_that_gets_no_item_is_logged(
+    serve: Serve, caplog: pytest.LogCaptureFixture, steps: int
+) -> None:
+    def silent(slots: ucall.Slots[Prompt]) -> Yielded:
+        for _ in range(steps):
+            yield []
+        yield [(slot, ucall.END) for slot in slots.active]
+
+    server = serve()
+    server.batch(silent, slots=2, threads=True)
+    with Wire(server.port) as wire, caplog.at_level(logging.WARNING, "ucall"):
+        assert wire.result("silent", [1]) == []
+    lines = [it.message for it in caplog.records if "silent: " in it.message]
+    advice = "yield an item or ucall.END for each slot of Slots.active, or set timeout_ms"
+    line = f"silent: slot 0 has had no item for 1,000 steps: {advice}"
+    assert lines == ([line] if steps == 1_000 else [])
+
+
+def test_a_reader_of_nothing_loses_its_slot(serve: Serve) -> None:
+    server = serve(send_timeout_s=1)
+    Decoder("thread", slots=1).add_to(server)
+    with Wire(server.port) as hostile, Wire(server.port) as wire:
+        hostile.send(decode(-1, size=10_000))
+        assert hostile.socket.recv(1)
+        assert wire.result("decode", [2]) == [0, 1]
+
+
 @pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest"])
 def test_other_rules_for_slow_readers(serve: Serve, overflow: str) -> None:
     server, decoder = served(serve, "thread", slots=2, stream="only", overflow=overflow)
@@ -409,6 +437,38 @@ def test_an_idle_generator_takes_no_thread_of_the_pool(serve: Serve) -> None:
     with Wire(server.port) as wire:
         assert wire.result("decode", [1]) == [0]
         assert wire.result("add", [1, 2]) == 3
+
+
+HOLDS_THE_LOCK = """
+import sys
+from dataclasses import dataclass
+import ucall, ucall.posix, ucall.uring
+
+@dataclass
+class Prompt:
+    n: int
+
+server = getattr(ucall, sys.argv[1]).Server(port=0)
+sys.setswitchinterval(1000)
+
+@server.batch(slots=4, threads=True)
+def decode(slots: ucall.Slots[Prompt]):
+    yield [(slot, 0) for slot in slots.active]
+    while True:
+        pass
+
+server.on_startup(lambda: print(server.port))
+server.run()
+"""
+
+
+def test_items_reach_callers_while_a_step_holds_the_lock(engine: str) -> None:
+    with program(HOLDS_THE_LOCK, engine) as process:
+        port = int(process.stdout.readline())
+        with Wire(port, timeout_s=20) as wire:
+            call = json.loads(request("decode", [1]))
+            wire.send(json.dumps(call | {"_meta": {"progressToken": 1}}).encode())
+            assert wire.message()["params"]["value"] == 0
 
 
 def test_over_http(serve: Serve) -> None:

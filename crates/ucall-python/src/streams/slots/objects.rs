@@ -1,7 +1,7 @@
 //! `ucall.Slots` and `ucall.Slot`: what a generator sees of its calls.
 
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
@@ -9,6 +9,9 @@ use pyo3::types::PyList;
 use ucall_server::Reservation;
 
 use super::super::call::CallKey;
+
+/// Steps in a row without an item for a call, after which the log says so.
+const SILENT_STEPS_MAX: u32 = 1_000;
 
 /// The calls of a generator that takes others between its steps.
 #[pyclass(frozen, module = "ucall", name = "Slots", generic)]
@@ -43,6 +46,8 @@ pub(crate) struct Slot {
     is_active: AtomicBool,
     /// Whether the generator has ended the call.
     is_ended: AtomicBool,
+    /// Steps in which the call was active since its last item.
+    silent_steps: AtomicU32,
 }
 
 impl Slots {
@@ -66,8 +71,17 @@ impl Slots {
         _reserved: Reservation,
         key: CallKey,
     ) -> Slot {
-        let (is_active, is_ended) = (AtomicBool::new(false), AtomicBool::new(false));
-        Slot { index, params, context, _reserved, id: self.id, key, is_active, is_ended }
+        Slot {
+            index,
+            params,
+            context,
+            _reserved,
+            id: self.id,
+            key,
+            is_active: AtomicBool::new(false),
+            is_ended: AtomicBool::new(false),
+            silent_steps: AtomicU32::new(0),
+        }
     }
 
     /// Whether a slot is one of these, or of those of an earlier run of their function.
@@ -122,7 +136,17 @@ impl Slots {
     pub(super) fn set_stepped(&self) -> usize {
         let mut state = self.state();
         state.has_stepped = true;
+        for slot in &state.active {
+            slot.get().silent_steps.fetch_add(1, Ordering::Relaxed);
+        }
         state.active.len()
+    }
+
+    /// A slot whose call has now been active for many steps without an item.
+    pub(super) fn silent(&self) -> Option<usize> {
+        let is_silent =
+            |slot: &&Py<Slot>| slot.get().silent_steps.load(Ordering::Relaxed) == SILENT_STEPS_MAX;
+        self.state().active.iter().find(is_silent).map(|slot| slot.get().index)
     }
 
     fn list<'py>(
@@ -177,6 +201,11 @@ impl Slot {
 
     pub(super) fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Relaxed)
+    }
+
+    /// The call gets an item.
+    pub(super) fn end_silence(&self) {
+        self.silent_steps.store(0, Ordering::Relaxed);
     }
 
     /// The generator has ended the call.

@@ -141,7 +141,20 @@ impl Stream {
         let mut outcomes = Vec::new();
         let put = self.put_each(view.get(), yielded, text, &mut outcomes);
         self.report_outcomes(py, outcomes);
+        if let Some(index) = view.get().silent() {
+            self.warn_of_silence(py, index);
+        }
         put.map(|()| self.progress())
+    }
+
+    /// Logs that a call gets no item: its caller may wait for good.
+    #[cold]
+    fn warn_of_silence(&self, py: Python<'_>, index: usize) {
+        let name = &self.procedure.name;
+        let advice = "yield an item or ucall.END for each slot of Slots.active, or set timeout_ms";
+        let line = format!("{name}: slot {index} has had no item for 1,000 steps: {advice}");
+        // The runner is interrupted by its own function alone.
+        let _ = self.context.report.warning(py, &line);
     }
 
     fn put_each(
@@ -175,6 +188,7 @@ impl Stream {
         outcomes: &mut StepOutcomes,
     ) {
         let py = entry.py();
+        slot.end_silence();
         let result = batch_results::item_result(entry);
         let ended = match result {
             Ok(item) if !item.is_instance_of::<EndType>() => {
