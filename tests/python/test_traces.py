@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from both_clients import NewClient
+from decoding import KINDS, Decoder
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -344,6 +345,22 @@ def test_a_batch_that_raises_fails_all_its_spans(serve_once: Serve, spans: Spans
     with Wire(server.port) as wire:
         wire.error("square", [1])
     assert {span.status.status_code for span in spans.take(2)} == {StatusCode.ERROR}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_in_a_slot_has_a_span_to_its_end(serve_once: Serve, spans: Spans, kind: str) -> None:
+    server = serve_once(trace=True)
+    Decoder(kind).add_to(server)
+    with Wire(server.port) as wire:
+        assert wire.result("decode", [2]) == [0, 1]
+        assert wire.error("decode", [98])["code"] == 7
+        found = spans.take(2)
+        assert [span.name for span in found] == ["decode", "decode"]
+        codes = [attributes(span).get("rpc.response.status_code") for span in found]
+        assert codes == [None, "7"]
+        assert wire.error("decode", [99])["code"] == -32603
+    [failed] = spans.take(1)
+    assert attributes(failed)["rpc.response.status_code"] == "-32603"
 
 
 def test_calls_at_the_same_time_keep_their_own_spans(serve_once: Serve, spans: Spans) -> None:
