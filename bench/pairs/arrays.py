@@ -52,6 +52,13 @@ def echo(client):
     return lambda: client.echo(values).numpy, lambda found: numpy.array_equal(found, values)
 
 
+def filled(client):
+    """The same in memory that both sides share."""
+    values = client.empty(4 << 20, numpy.float32)
+    values[:] = numpy.random.default_rng(1).standard_normal(4 << 20, numpy.float32)
+    return lambda: client.echo(values).numpy, lambda found: numpy.array_equal(found, values)
+
+
 uri, task, seconds, *more = sys.argv[1:]
 with Client(uri, **dict.fromkeys(more, True)) as client:
     call, is_right = globals()[task](client)

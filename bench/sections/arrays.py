@@ -172,16 +172,19 @@ def shared(field: Field, options: argparse.Namespace) -> dict[str, Contender]:
     values = arrays.floats(LARGE_BYTES[-1] // 4)
     message = arrays.in_parts("echo", arrays.npy(values))
     found = {FLOOR: field.called(field.floor(), message, 1)}
-    for name, flags, more in (
-        ("a Unix socket", [], []),
-        ("shared memory", [], ["shared_memory"]),
-        ("shared memory, trusted", ["--trusted"], ["shared_memory", "trusted"]),
+    by_memory, trusting = ["shared_memory"], ["shared_memory", "trusted"]
+    for name, task, flags, more in (
+        ("a Unix socket", "echo", [], []),
+        ("shared memory", "echo", [], by_memory),
+        ("shared memory, client.empty", "filled", [], by_memory),
+        ("shared memory, trusted", "echo", ["--trusted"], trusting),
+        ("shared memory, trusted, client.empty", "filled", ["--trusted"], trusting),
     ):
         path = OUTPUT / f"arrays{'-trusted' if flags else ''}.socket"
         command = served("arrays", "--engine", "posix", "--uds", str(path), *flags)
         start = partial(processes.serving, command, path.stem)
         server = field.started(path.stem, start)
-        load = partial(by_client, sys.executable, f"unix://{path}", "echo", more)
+        load = partial(by_client, sys.executable, f"unix://{path}", task, more)
         found[name] = Contender(server, load)
     return found
 

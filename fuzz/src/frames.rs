@@ -85,16 +85,18 @@ fn check_head(bytes: &[u8]) {
     let limits = limits();
     let Ok(Some(head)) = FrameHead::parse(bytes, &limits) else { return };
     assert!(head.len <= limits.body_bytes_max && head.parts.len() <= limits.parts_max);
-    // Parts in shared memory have places of their own there.
-    let mut end = if head.place.is_some() { 0 } else { head.text.end };
+    let mut end = head.text.end;
     for part in &head.parts {
         let is_next = end <= part.start && part.start - end < FRAME_ALIGNMENT;
         assert!(is_next && part.start % FRAME_ALIGNMENT == 0 && part.start <= part.end);
         end = part.end;
     }
-    let len = if head.place.is_some() { head.text.end } else { end };
-    assert_eq!(head.len, len);
-    assert!(head.text.start >= 8 + 8 * head.parts.len());
+    assert_eq!(head.len, end);
+    let places = head.places.as_deref().unwrap_or_default();
+    assert!(places.len() <= limits.parts_max && (places.is_empty() || head.parts.is_empty()));
+    let bytes: u64 = places.iter().map(|place| place.bytes).sum();
+    assert!(bytes <= limits.body_bytes_max as u64);
+    assert!(head.text.start >= 8 + 8 * head.parts.len() + 32 * places.len());
 }
 
 /// Two frames of this text, with parts of any length, some bytes of the first changed.

@@ -39,6 +39,8 @@ from ucall._core import Undecided
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
     from ucall._client.balanced import BalancedPool
     from ucall._client.socket_connection import Observer
     from ucall._client.tls import Certificate, Verify
@@ -243,6 +245,21 @@ class Client(ClientBase):
             ValueError: The address is for HTTP, which has no such messages.
         """
         return Subscription(self._pool.channel(for_calls=True), on_connect)
+
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
+        """An array without values yet, for params.
+
+        With ``shared_memory`` it lies in memory that the server has, too, unless there is no room:
+        a call copies nothing of it. Fill it, send it, and fill it again after the call.
+
+        Raises:
+            TypeError, ValueError: There is no such dtype or shape, or arrays of it are not sent.
+            ucall.ConnectionError, ucall.TimeoutError: The client cannot connect.
+        """
+        from ucall._client.shared_memory import empty_in
+
+        pool = self._pool
+        return empty_in(pool.shared_memory() if isinstance(pool, Pool) else None, shape, dtype)
 
     def close(self) -> None:
         """Closes the idle connections, and ends subscriptions. The next call opens a new one."""

@@ -42,9 +42,18 @@ def memory(size: int = MIB, seals: int = REUSED, *, has_pages: bool = True) -> i
 
 
 def frame(text: bytes, lengths: list[int], slot: int, descriptor: int) -> bytes:
-    """A frame whose parts are in a slot."""
-    head = struct.pack("<BBHIQQ", 0xB1, 2, len(lengths), len(text), slot, descriptor)
-    return head + struct.pack(f"<{len(lengths)}Q", *lengths) + text
+    """A frame whose parts are in a slot, one after another."""
+    starts = [0]
+    for length in lengths:
+        starts.append((starts[-1] + length + 63) // 64 * 64 % 2**64)
+    parts = zip(starts, lengths, strict=False)
+    return frame_of(text, [(slot, descriptor, start, length) for start, length in parts])
+
+
+def frame_of(text: bytes, places: list[tuple[int, int, int, int]]) -> bytes:
+    """A frame whose parts are in these places: slot, descriptor, start and length of each."""
+    head = struct.pack("<BBHI", 0xB1, 2, len(places), len(text))
+    return head + b"".join(struct.pack("<4Q", *place) for place in places) + text
 
 
 def call(method: str, parts: int = 1) -> bytes:
@@ -113,8 +122,8 @@ class RawClient:
         self.send_descriptors(self._sent, given)
         self.post(frame(call(method), [len(part)], self._sent, self._sent))
         reply = self.reply()
-        version, parts, _, slot, descriptor, length = struct.unpack_from("<xBHIQQQ", reply)
-        assert (version, parts) == (2, 1), reply
+        version, parts, _, slot, descriptor, start, length = struct.unpack_from("<xBHI4Q", reply)
+        assert (version, parts, start) == (2, 1, 0), reply
         if descriptor:
             found: list[int] = []
             while not found:  # Messages without one return slots.

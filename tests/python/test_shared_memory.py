@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -19,6 +21,7 @@ from shared_memory import (
     call,
     descriptors,
     frame,
+    frame_of,
     mappings,
     memory,
     preamble,
@@ -34,8 +37,16 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is seale
 __all__ = ["socket_path"]
 
 
+F_SEAL_FUTURE_WRITE = 0x10
+
+
 def double(value: int) -> int:
     return 2 * value
+
+
+def double_array(array: np.ndarray) -> np.ndarray:
+    array *= 2
+    return array
 
 
 def test_a_server_that_shares_none_says_so(serve: Serve, socket_path: str) -> None:
@@ -137,6 +148,80 @@ def test_places_that_are_wrong_end_the_connection(
         assert "shared memory" in str(client.error())
         assert client.is_closed()
     assert eventually(lambda: (descriptors(), mappings()) == before)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [(1, 1, 0, 65), (1, 1, 64, 1)],
+        [(1, 1, 0, 1), (1, 1, 0, 1)],
+        [(1, 1, 32, 1)],
+        [(1, 1, 2**64 - 64, 64)],
+        [(1, 1, 0, 1), (2, 1, 0, 1)],
+        [(2**63 + 1, 0, 0, 1)],
+        [(2**63 + 1, 1, 0, 1)],
+        [(2**63, 0, 0, 0)],
+    ],
+)
+@pytest.mark.parametrize("trusted", [False, True])
+def test_parts_that_overlap_or_lie_in_no_slot_end_the_connection(
+    serve: Serve, socket_path: str, places: list[tuple[int, int, int, int]], trusted: bool
+) -> None:
+    serve(double, uds=socket_path, trusted=trusted)
+    before = descriptors(), mappings()
+    with RawClient(socket_path) as client:
+        client.send_descriptors(1, memory())
+        client.post(frame_of(call("double", len(places)), places))
+        assert "shared memory" in str(client.error())
+        assert client.is_closed()
+    assert eventually(lambda: (descriptors(), mappings()) == before)
+
+
+has_begun, has_changed = threading.Event(), threading.Event()
+
+
+def first(array: np.ndarray) -> int:
+    has_begun.set()
+    assert has_changed.wait(60)
+    return int(array[0])
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_sender_that_writes_while_it_is_read_changes_no_copy(
+    serve: Serve, socket_path: str, trusted: bool
+) -> None:
+    serve(first, uds=socket_path, trusted=trusted)
+    has_begun.clear()
+    has_changed.clear()
+    file = npy(np.full(50_000, 1))
+    with RawClient(socket_path) as client:
+        given = memory()
+        os.pwrite(given, file, 0)
+        client.send_descriptors(1, os.dup(given))
+        client.post(frame(call("first"), [len(file)], 1, 1))
+        assert has_begun.wait(60)
+        os.pwrite(given, npy(np.full(50_000, 2)), 0)
+        os.close(given)
+        has_changed.set()
+        assert b'"result":%d' % (2 if trusted else 1) in client.reply()
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_memory_that_only_the_client_may_write_is_copied(
+    serve: Serve, socket_path: str, trusted: bool
+) -> None:
+    """As memory of a client that does not trust the server."""
+    serve(double_array, uds=socket_path, trusted=trusted)
+    file = npy(np.full(50_000, 1))
+    with RawClient(socket_path) as client:
+        given = memory(seals=0)
+        os.pwrite(given, file, 0)
+        fcntl.fcntl(given, fcntl.F_ADD_SEALS, REUSED | F_SEAL_FUTURE_WRITE)
+        client.send_descriptors(1, os.dup(given))
+        client.post(frame(call("double_array"), [len(file)], 1, 1))
+        assert b"result" in client.reply()
+        assert os.pread(given, len(file), 0) == file
+        os.close(given)
 
 
 def test_lengths_that_lie_are_refused(serve: Serve, socket_path: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
+import resource
 import socket
 import sys
 import threading
@@ -63,6 +65,23 @@ def echo(value: Any) -> Any:
     return value
 
 
+def echo_array(array: np.ndarray) -> np.ndarray:
+    return array
+
+
+def keep_and_echo(array: np.ndarray) -> np.ndarray:
+    kept.append(array)
+    return array
+
+
+def echo_part(array: np.ndarray) -> np.ndarray:
+    return array[100_000:]
+
+
+def address(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
 @pytest.mark.one_of("engine", "scheme")
 @pytest.mark.parametrize("trusted", [False, True])
 @pytest.mark.parametrize("scheme", ["unix", "tcp+unix"])
@@ -112,6 +131,115 @@ def test_arrays_outlive_calls_and_connections(
     del results
     gc.collect()
     assert eventually(lambda: (descriptors(), mappings()) == before)
+
+
+@pytest.mark.one_of("engine")
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("scheme", ["unix", "tcp+unix"])
+def test_arrays_that_are_made_in_shared_memory_are_filled_and_sent_again(
+    serve: Serve, socket_path: str, scheme: str, trusted: bool
+) -> None:
+    serve(address, later, echo_array, uds=socket_path, trusted=trusted)
+    uri = f"{scheme}://{socket_path}"
+    before = descriptors(), mappings()
+    with Client(uri, shared_memory=True, trusted=trusted) as client:
+        array = client.empty((500, 400), np.float32)
+        assert lies_in_memory(array) and array.shape == (500, 400) and array.dtype == np.float32
+        other = client.empty(70_000, np.uint8)
+        for turn in range(100):
+            array[:] = turn
+            other[:] = turn
+            assert (client.later(array).numpy == turn + 1).all()
+            assert (client.echo_array(other).numpy == turn).all()
+            result = client.echo_array(array).numpy
+            array[:] = -1  # The result is another array.
+            assert (result == turn).all()
+        # Both sides map the slots of that array, once each.
+        if trusted:
+            assert len({client.address(array).json for _ in range(10)}) == 1
+        assert mappings() - before[1] <= 16
+        assert not lies_in_memory(client.empty(100))
+        with pytest.raises(TypeError):
+            client.empty(100_000, object)
+        with pytest.raises(ValueError, match="negative"):
+            client.empty(-1)
+    array[:] = 5  # It outlives the client.
+    del array, other, result
+    gc.collect()
+    assert eventually(lambda: (descriptors(), mappings()) == before)
+
+
+@pytest.mark.one_of("engine")
+@pytest.mark.parametrize("scheme", ["unix", "tcp+unix"])
+def test_arrays_that_are_made_in_shared_memory_in_asyncio(
+    serve: Serve, socket_path: str, scheme: str
+) -> None:
+    serve(address, later, uds=socket_path, trusted=True)
+
+    async def main() -> None:
+        uri = f"{scheme}://{socket_path}"
+        async with aio.Client(uri, shared_memory=True, trusted=True) as client:
+            array = await client.empty((500, 400), np.float32)
+            assert lies_in_memory(array)
+            places = set()
+            for turn in range(20):
+                array[:] = turn
+                places.add((await client.address(array)).json)
+                assert ((await client.later(array)).numpy == turn + 1).all()
+            assert len(places) == 1
+
+    asyncio.run(main())
+
+
+def test_without_shared_memory_they_are_ordinary_arrays(serve: Serve, socket_path: str) -> None:
+    serve(later, uds=socket_path)
+    for options in ({}, {"shared_memory": True}):
+        with Client(f"unix://{socket_path}", **options) as client:
+            assert lies_in_memory(client.empty(100_000)) == bool(options)
+
+
+@pytest.mark.one_of("engine")
+def test_a_result_that_is_the_param_is_passed_back(
+    serve: Serve, new_client: NewClient, socket_path: str
+) -> None:
+    serve(double, keep_and_echo, echo_part, uds=socket_path, trusted=True)
+    before = mappings()
+    with new_client(f"unix://{socket_path}", shared_memory=True, trusted=True) as client:
+        array = np.ones(200_000)
+        for _ in range(300):
+            result = client.double(array).numpy
+            assert (result == 2).all() and lies_in_memory(result) and result.flags.writeable
+            result += 1
+            assert (array == 1).all()
+        # A slot of the client for the param and one for the last result: the server has none.
+        assert mappings() - before <= 2 * 2
+        # What the function keeps, and a part of a param, are copied.
+        kept.clear()
+        result = client.keep_and_echo(array).numpy
+        kept[0][:] = 7
+        assert (result == 1).all()
+        part = client.echo_part(array).numpy
+        assert part.shape == (100_000,) and (part == 1).all()
+        kept.clear()
+
+
+@pytest.mark.one_of("engine")
+def test_calls_by_the_thousand_make_no_memory(
+    serve: Serve, new_client: NewClient, socket_path: str
+) -> None:
+    serve(double, later, uds=socket_path)
+    with new_client(f"unix://{socket_path}", shared_memory=True) as client:
+        array = np.ones(100_000)
+        for _ in range(20):
+            client.double(array)
+            client.later(array)
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        for _ in range(1000):
+            assert client.double(array).numpy[-1] == 2
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        # New memory of a call would be 200 pages on each side.
+        assert after.ru_minflt - before.ru_minflt < 1000 * 20
+        assert after.ru_maxrss - before.ru_maxrss < 20_000
 
 
 @pytest.mark.one_of("engine")

@@ -18,6 +18,6 @@ mod target;
 pub use buffer_pool::{BufferPool, POOLED_BYTES_MIN};
 pub use bytes::Bytes;
 pub use payload::Payload;
-pub use shared::{SharedMemory, SharedMemoryError, SlotPlace};
+pub use shared::{PartPlace, SharedMemory, SharedMemoryError, SlotOwner, SlotPlace};
 pub use short::has_same_ends;
 pub use target::Target;

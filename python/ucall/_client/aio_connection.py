@@ -42,12 +42,12 @@ class AsyncConnection(asyncio.Protocol):
     def __init__(self, reader: _core.ReplyReader) -> None:
         self._reader = reader
         #: What is shared with the server.
-        self._memory: _core.SharedMemory | None = None
+        self.memory: _core.SharedMemory | None = None
         self._transport: asyncio.Transport | None = None
 
     def share(self, memory: _core.SharedMemory) -> None:
         """Has the parts of requests and replies lie in memory."""
-        self._memory = memory
+        self.memory = memory
         self._reader.share(memory)
 
     async def is_alive(self) -> bool:
@@ -112,8 +112,8 @@ class AsyncConnection(asyncio.Protocol):
 
     def _send(self, request: _core.Request) -> None:
         assert self._transport is not None
-        if self._memory is not None:
-            request = self._memory.place(request)
+        if self.memory is not None:
+            request = self.memory.place(request)
         request.write_to(self._transport)
 
     def _abort_with(self, error: Exception) -> None:

@@ -90,6 +90,21 @@ class AsyncPool:
         except builtins.TimeoutError as error:
             raise _late(error, timeout) from None
 
+    async def shared_memory(self) -> _core.SharedMemory | None:
+        """What the connection of the next call shares with the server.
+
+        Raises:
+            ucall.ConnectionError, ucall.TimeoutError: The client cannot connect.
+        """
+        if self._address.trusts_shared_memory is None:
+            return None
+        if self._loop is not asyncio.get_running_loop():
+            self._use_running_loop()
+        return (await self._next_connection()).memory
+
+    async def _next_connection(self) -> AsyncConnection:
+        raise NotImplementedError
+
     def _use_running_loop(self) -> None:
         """Drops the connections of another event loop."""
         with suppress(RuntimeError):  # The other loop may be closed.
@@ -221,6 +236,13 @@ class HttpPool(AsyncPool):
         finally:
             connection.abort()
 
+    async def _next_connection(self) -> HttpConnection:
+        if not self._idle:
+            idle = self._idle
+            idle.append(await self._connect(lambda: HttpConnection(self._reply_bytes_max)))
+            return idle[-1]
+        return self._idle[-1]
+
     async def _take(self) -> HttpConnection:
         while self._idle:
             connection = self._idle.pop()
@@ -321,6 +343,9 @@ class SharedPool(AsyncPool, Reconnecting[SharedConnection]):
             self._use_running_loop()
         acquired: Awaitable[bool] = self._opening.acquire()
         return acquired
+
+    async def _next_connection(self) -> SharedConnection:
+        return await self.connection(Deadline(self._options.timeout))
 
     async def _connect_with(
         self, router: Router, upgrade: Upgrade | None, deadline: Deadline

@@ -121,6 +121,22 @@ class Pool:
         while idle:
             idle.pop().close()
 
+    def shared_memory(self) -> _core.SharedMemory | None:
+        """What the connection of the next call shares with the server.
+
+        Raises:
+            ucall.ConnectionError, ucall.TimeoutError: The client cannot connect.
+        """
+        if self._address.trusts_shared_memory is None or self._calls_share_channel:
+            return None
+        idle = self._idle
+        try:
+            connection = idle[-1]
+        except IndexError:
+            connection = self._connect(Deadline(self._options.timeout))
+            self._return_connection(connection, idle)
+        return connection.memory if isinstance(connection, _core.ClientConnection) else None
+
     def channel(self, *, for_calls: bool = False) -> Channel:
         """The shared connection; with ``for_calls`` all later calls use it, too.
 

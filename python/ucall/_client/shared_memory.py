@@ -10,16 +10,20 @@ import asyncio
 import math
 import select
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ucall._client.sockets import connect, is_deadline, timeout_error
 from ucall._core import SharedMemory
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import DTypeLike, NDArray
+
     from ucall._client.address import Address
     from ucall._client.deadline import Deadline
 
-__all__ = ["connect_sharing", "connect_sharing_async", "share"]
+__all__ = ["connect_sharing", "connect_sharing_async", "empty_in", "share"]
 
 
 def share(address: Address, shared_memory: bool, trusted: bool) -> None:
@@ -40,6 +44,22 @@ def share(address: Address, shared_memory: bool, trusted: bool) -> None:
     address.trusts_shared_memory = trusted
     if address.frames is not None:
         address.frames.want()
+
+
+def empty_in(
+    memory: SharedMemory | None, shape: int | Sequence[int], dtype: DTypeLike
+) -> NDArray[Any]:
+    """An array without values, in memory if that is shared and has room.
+
+    Raises:
+        TypeError, ValueError: There is no such dtype or shape, or arrays of it are not sent.
+    """
+    import numpy as np
+
+    # The system provides pages as they are written, so this one costs little.
+    array = np.empty(shape, dtype)
+    shared = None if memory is None else memory.empty(array.shape, array.dtype)
+    return array if shared is None else shared
 
 
 def connect_sharing(

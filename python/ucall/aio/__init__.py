@@ -39,6 +39,8 @@ from ucall._submodules import on_demand
 from ucall.errors import ConnectionError
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
     from ucall._client.aio_balanced import AsyncBalancedPool
     from ucall._client.tls import Certificate, Verify
     from ucall._client.udp import AsyncUdpPool
@@ -190,6 +192,14 @@ class Client(ClientBase):
             ValueError: The address is for HTTP, which has no such messages.
         """
         return Subscription(self._pool.channel(for_calls=True), on_connect)
+
+    async def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
+        """An array without values yet, for params. See `ucall.client.Client.empty`."""
+        from ucall._client.shared_memory import empty_in
+
+        pool = self._pool
+        memory = await pool.shared_memory() if isinstance(pool, HttpPool | SharedPool) else None
+        return empty_in(memory, shape, dtype)
 
     async def close(self) -> None:
         """Closes the connections, and ends subscriptions. The next call opens a new one."""

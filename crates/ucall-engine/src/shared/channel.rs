@@ -45,8 +45,8 @@ pub struct Channel {
 pub(super) enum ChannelMessage {
     /// Memory, with its number.
     Memory(u64, OwnedFd),
-    /// The number of a slot that the peer returns.
-    Return(u64),
+    /// A slot that the peer returns, after so many messages with bytes in it.
+    Return { slot: u64, answers: u32 },
 }
 
 /// Returns slots over a channel for as long as that exists, from any thread.
@@ -54,10 +54,11 @@ pub(super) enum ChannelMessage {
 pub(super) struct SlotReturner(Weak<OwnedFd>);
 
 impl SlotReturner {
-    /// Returns the slot of this number.
-    pub(super) fn send(&self, slot: u64) -> io::Result<()> {
+    /// Returns the slot of this number, after so many messages with bytes in it.
+    pub(super) fn send(&self, slot: u64, answers: u32) -> io::Result<()> {
         let socket = self.0.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        send_with(socket.as_fd(), &slot.to_le_bytes(), None)
+        let number = u64::from(answers) << 32 | slot;
+        send_with(socket.as_fd(), &number.to_le_bytes(), None)
     }
 }
 
@@ -119,7 +120,10 @@ impl Channel {
         let number = buffer.get(..bytes).and_then(|number| number.try_into().ok());
         let number = u64::from_le_bytes(number.ok_or(SharedMemoryError::Invalid)?);
         match memory {
-            Descriptor::None => Ok(Some(ChannelMessage::Return(number))),
+            Descriptor::None => {
+                let (slot, answers) = (number & u64::from(u32::MAX), (number >> 32) as u32);
+                Ok(Some(ChannelMessage::Return { slot, answers }))
+            }
             Descriptor::One(memory) if number == self.taken + 1 => {
                 self.taken = number;
                 Ok(Some(ChannelMessage::Memory(number, memory)))

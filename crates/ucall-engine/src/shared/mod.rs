@@ -12,6 +12,8 @@
 //! receivers that do not trust it copy the bytes first.
 
 mod channel;
+mod copies;
+mod copy;
 mod memory;
 mod region;
 mod slots;
@@ -23,12 +25,12 @@ use std::os::fd::AsFd;
 pub use channel::{
     Channel, Preamble, receive_server_preamble, send_client_preamble, send_server_preamble,
 };
-pub use memory::SlotMemory;
+pub use memory::{Side, SlotMemory};
 pub use region::{
     Mapping, MemoryUse, Quota, QuotaShare, allocate, check, create, has_room, seal, write,
 };
-pub use slots::{ReceivedSlots, SLOTS_MAX, SentSlots, SlotTarget, map_once};
-pub use ucall_buffer::{SharedMemoryError, SlotPlace};
+pub use slots::{HeldSlot, ReceivedSlots, SLOTS_MAX, SentSlots, SlotTarget, map_once};
+pub use ucall_buffer::{PartPlace, SharedMemory, SharedMemoryError, SlotOwner, SlotPlace};
 pub use view::{Lease, ReturnSlots, View};
 
 /// Checks that this system has memory that can be shared and sealed.

@@ -13,6 +13,8 @@ use rustix::io::{self, Errno};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use ucall_buffer::SharedMemoryError;
 
+use super::copy::copy_bytes;
+
 /// The most mappings of one process: a quarter of Linux's default (`vm.max_map_count`).
 const MAPPINGS_MAX: usize = 16 * 1024;
 /// Longer mappings are not populated with pages at once.
@@ -29,8 +31,10 @@ static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
 pub enum MemoryUse {
     /// It holds this message for good.
     Once,
-    /// It is written again for other messages.
+    /// It is written again for other messages, perhaps by its receiver, too.
     Reused,
+    /// It is written again by its maker alone.
+    OneWriter,
 }
 
 /// New memory of this many bytes, without seals.
@@ -74,6 +78,7 @@ fn wanted_seals(memory_use: MemoryUse) -> SealFlags {
     match memory_use {
         MemoryUse::Once => FIXED_SIZE | SealFlags::WRITE,
         MemoryUse::Reused => FIXED_SIZE,
+        MemoryUse::OneWriter => FIXED_SIZE | SealFlags::FUTURE_WRITE,
     }
 }
 
@@ -121,7 +126,7 @@ impl Mapping {
         // private mapping has the same pages, because no process writes.
         let kind = match memory_use {
             MemoryUse::Once => MapFlags::PRIVATE,
-            MemoryUse::Reused => MapFlags::SHARED,
+            MemoryUse::Reused | MemoryUse::OneWriter => MapFlags::SHARED,
         };
         Self::map(memory, bytes, ProtFlags::READ, kind)
     }
@@ -184,24 +189,29 @@ impl Mapping {
         // byte is read twice.
         unsafe {
             let end = copy.as_mut_ptr().add(filled);
-            std::ptr::copy_nonoverlapping(self.start.as_ptr().add(at), end, bytes);
+            copy_bytes(self.start.as_ptr().add(at), end, bytes);
             copy.set_len(filled + bytes);
         }
         true
     }
 
     /// Writes bytes at `at` to memory that was mapped for writing; `false` if they do not fit.
-    pub fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
+    pub fn write(&self, at: u64, bytes: &[u8]) -> bool {
         let Ok(at) = usize::try_from(at) else { return false };
         if at.checked_add(bytes.len()).is_none_or(|end| end > self.bytes) {
             return false;
         }
-        // SAFETY: the range is within the mapping, which is writable, and `bytes` does not overlap
-        // it, because there are no references into the mapping.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len());
-        }
+        // SAFETY: the range is within the mapping, which is writable. Who calls this has the slot:
+        // nothing else of this process writes to the range or relies on what it has.
+        unsafe { copy_bytes(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len()) };
         true
+    }
+
+    /// Where bytes are within the mapping, if all of them are.
+    pub fn position_of(&self, bytes: &[u8]) -> Option<usize> {
+        let at = (bytes.as_ptr() as usize).checked_sub(self.start.as_ptr() as usize)?;
+        let end = at.checked_add(bytes.len())?;
+        (!bytes.is_empty() && end <= self.bytes).then_some(at)
     }
 }
 

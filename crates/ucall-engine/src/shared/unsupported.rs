@@ -4,8 +4,8 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use ucall_buffer::{Bytes, SharedMemory};
-pub use ucall_buffer::{SharedMemoryError, SlotPlace};
+use ucall_buffer::Bytes;
+pub use ucall_buffer::{PartPlace, SharedMemory, SharedMemoryError, SlotOwner, SlotPlace};
 
 /// One end of a channel.
 #[derive(Debug)]
@@ -49,6 +49,15 @@ pub fn receive_server_preamble<const BYTES: usize>(
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// The side of a connection that has some memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// That of the client.
+    Client,
+    /// That of the server.
+    Server,
+}
+
 /// The slots of both directions of a connection.
 #[derive(Debug)]
 pub enum SlotMemory {}
@@ -59,9 +68,22 @@ impl SlotMemory {
         channel: Channel,
         _sent_bytes_max: u64,
         _received_bytes_max: u64,
+        _side: Side,
         _is_trusted: bool,
     ) -> Self {
         match channel {}
+    }
+
+    /// Copies the pieces of a message into a slot.
+    ///
+    /// # Errors
+    /// Never: there are no slots.
+    pub fn place_message(
+        &mut self,
+        _bytes: u64,
+        _pieces: &mut dyn Iterator<Item = (u64, &[u8])>,
+    ) -> Result<Option<SlotPlace>, SharedMemoryError> {
+        match *self {}
     }
 
     /// Whether this process has room for the memory of another connection.
@@ -73,13 +95,16 @@ impl SlotMemory {
 impl SharedMemory for SlotMemory {
     fn place(
         &mut self,
-        _bytes: u64,
-        _pieces: &mut dyn Iterator<Item = (u64, &[u8])>,
-    ) -> Result<Option<SlotPlace>, SharedMemoryError> {
+        _parts: &[[&[u8]; 2]],
+    ) -> Result<Option<Vec<PartPlace>>, SharedMemoryError> {
         match *self {}
     }
 
-    fn take(&mut self, _place: SlotPlace, _bytes: u64) -> Result<Bytes, SharedMemoryError> {
+    fn take(&mut self, _places: &[PartPlace]) -> Result<Vec<Bytes>, SharedMemoryError> {
+        match *self {}
+    }
+
+    fn reserve(&mut self, _header_bytes: usize, _bytes: usize) -> Option<Bytes> {
         match *self {}
     }
 }

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::copy::copy_bytes;
 use super::region::Mapping;
 
 /// A range of shared memory, which stays mapped for as long as a view exists.
@@ -64,7 +66,7 @@ impl View {
         // write to them meanwhile: then the copy has old and new bytes, and no byte is read twice.
         unsafe {
             let end = copy.as_mut_ptr().add(filled);
-            std::ptr::copy_nonoverlapping(self.as_ptr(), end, self.bytes);
+            copy_bytes(self.as_ptr(), end, self.bytes);
             copy.set_len(filled + self.bytes);
         }
     }
@@ -72,8 +74,9 @@ impl View {
 
 /// Takes back the slots that a receiver has read.
 pub trait ReturnSlots: fmt::Debug + Send + Sync {
-    /// The last view of a slot is gone. Any thread may call this.
-    fn return_slot(&self, slot: usize);
+    /// The last view of a slot is gone, after so many messages to its sender with bytes in it. Any
+    /// thread may call this.
+    fn return_slot(&self, slot: usize, answers: u32);
 }
 
 /// Keeps memory mapped for all views of one message.
@@ -82,24 +85,36 @@ pub struct Lease {
     mapping: Arc<Mapping>,
     /// The slot to return, and where to.
     slot: Option<(usize, Arc<dyn ReturnSlots>)>,
+    /// The messages to the sender of the slot with bytes in it.
+    answers: AtomicU32,
 }
 
 impl Lease {
     /// A lease of memory that is used once.
     pub fn once(mapping: Mapping) -> Self {
-        Self { mapping: Arc::new(mapping), slot: None }
+        Self { mapping: Arc::new(mapping), slot: None, answers: AtomicU32::new(0) }
     }
 
     /// A lease of a slot, which is returned when the lease is dropped.
     pub fn of_slot(mapping: Arc<Mapping>, slot: usize, returned: Arc<dyn ReturnSlots>) -> Self {
-        Self { mapping, slot: Some((slot, returned)) }
+        Self { mapping, slot: Some((slot, returned)), answers: AtomicU32::new(0) }
+    }
+
+    /// Writes bytes at `at` to a slot that was mapped for writing; `false` if they do not fit.
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> bool {
+        self.mapping.write(at, bytes)
+    }
+
+    /// A message to the sender of the slot has bytes in it.
+    pub(super) fn answer(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some((slot, returned)) = self.slot.take() {
-            returned.return_slot(slot);
+            returned.return_slot(slot, *self.answers.get_mut());
         }
     }
 }

@@ -122,7 +122,7 @@ impl PlainConnection {
             Protocol::Http(http) => http.body.bytes_needed() == at + head.len,
             _ => true,
         };
-        if !is_whole || head.parts.is_empty() || head.place.is_some() {
+        if !is_whole || head.parts.is_empty() {
             return None;
         }
         let mut memory = TailMemory::new(head.len - head.tail_at(), budget.pool()).ok()?;

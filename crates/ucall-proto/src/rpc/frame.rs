@@ -18,20 +18,26 @@
 //! | at | of a frame of version 2, numbers with their lowest byte first |
 //! |---|---|
 //! | 0 | as in version 1, up to the length of the JSON text |
-//! | 8 | the number of the slot that has the parts, 64 bits |
-//! | 16 | the number of the descriptor that was sent for the slot, 64 bits; 0 if the peer has it |
-//! | 24 | the length of each part, 64 bits |
+//! | 8 | the place of each part, four numbers of 64 bits |
 //! | then | the JSON text |
 //!
-//! The first part is at the start of the slot, and each other one at the next multiple of
-//! [`FRAME_ALIGNMENT`]. Only a connection that has agreed on shared
-//! memory has such frames; its short ones are of version 1, as are all for which no slot is free.
+//! | number | of a place |
+//! |---|---|
+//! | 1 | the slot that has the part, one of the receiver with the highest bit |
+//! | 2 | the number of the descriptor that was sent for the slot; 0 if the receiver has it |
+//! | 3 | where the part begins in the slot, a multiple of [`FRAME_ALIGNMENT`] |
+//! | 4 | its length |
+//!
+//! Only a connection that has agreed on shared memory has such frames; its short ones are of
+//! version 1, as are all for which no slot is free.
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ucall_buffer::{BufferPool, Bytes, SharedMemory, SharedMemoryError, SlotPlace};
+use ucall_buffer::{
+    BufferPool, Bytes, PartPlace, SharedMemory, SharedMemoryError, SlotOwner, SlotPlace,
+};
 
 use super::parts::{Parts, ResultPart, inline_results};
 use crate::connection::MemoryBudget;
@@ -47,10 +53,13 @@ pub const FRAME_MEDIA_TYPE: &str = "application/vnd.ucall.parts";
 const VERSION: u8 = 1;
 /// The version of frames whose parts are in shared memory.
 const SHARED_VERSION: u8 = 2;
-/// The bytes of a place.
-const PLACE_BYTES: usize = 16;
+/// The bytes of a place, and of each number of it.
+const PLACE_BYTES: usize = 4 * NUMBER_BYTES;
+const NUMBER_BYTES: usize = 8;
+/// What marks a slot of the receiver.
+const RECEIVERS: u64 = 1 << 63;
 /// Shorter parts, all of a frame together, are faster through the socket.
-const SHARED_BYTES_MIN: u64 = 64 << 10;
+const SHARED_BYTES_MIN: usize = 64 << 10;
 const FIXED_BYTES: usize = 8;
 const LENGTH_BYTES: usize = 8;
 
@@ -75,9 +84,9 @@ pub struct FrameHead {
     pub parts: Vec<Range<usize>>,
     /// The length of the frame.
     pub len: usize,
-    /// The memory that both sides share in which the parts are, from its start; `None` if they are
-    /// in the frame.
-    pub place: Option<SlotPlace>,
+    /// Where the parts are in memory that both sides share; `None` if they are in the frame. Then
+    /// `parts` has none.
+    pub places: Option<Vec<PartPlace>>,
 }
 
 /// Why bytes are no frame.
@@ -164,8 +173,8 @@ impl FrameHead {
         else {
             return Ok(None);
         };
-        let place_bytes = match version {
-            VERSION => 0,
+        let number_bytes = match version {
+            VERSION => LENGTH_BYTES,
             SHARED_VERSION => PLACE_BYTES,
             _ => return Err(FrameError::Version(version)),
         };
@@ -175,32 +184,27 @@ impl FrameHead {
         }
         let too_long = FrameError::TooLong { max: limits.body_bytes_max };
         let within = |end: &usize| *end <= limits.body_bytes_max;
-        let text_at = FIXED_BYTES + place_bytes + count * LENGTH_BYTES;
+        let text_at = FIXED_BYTES + count * number_bytes;
         let text_len = usize::try_from(u32::from_le_bytes([a, b, c, d])).ok();
         let text_end = text_len.and_then(|len| text_at.checked_add(len)).filter(within);
         let text_end = text_end.ok_or(too_long)?;
-        let Some((place, rest)) = rest.split_at_checked(place_bytes) else { return Ok(None) };
-        let Some(lengths) = rest.get(..count * LENGTH_BYTES) else { return Ok(None) };
-        let place = read_place(place);
-        let mut len = if place.is_some() { 0 } else { text_end };
-        let mut ranges = Vec::with_capacity(count);
-        for length in lengths.as_chunks::<LENGTH_BYTES>().0 {
-            let start = aligned(len).ok_or(too_long)?;
-            let length = usize::try_from(u64::from_le_bytes(*length)).ok();
-            let end = length.and_then(|it| start.checked_add(it)).filter(within);
-            len = end.ok_or(too_long)?;
-            ranges.push(start..len);
+        let Some(numbers) = rest.get(..count * number_bytes) else { return Ok(None) };
+        if version == SHARED_VERSION {
+            let places = read_places(numbers);
+            let lens = places.iter().map(|place| place.bytes);
+            part_ranges(0, lens, limits.body_bytes_max)?;
+            let text = text_at..text_end;
+            return Ok(Some(Self { text, parts: Vec::new(), len: text_end, places: Some(places) }));
         }
-        if place.is_some() {
-            len = text_end;
-        }
-        Ok(Some(Self { text: text_at..text_end, parts: ranges, len, place }))
+        let lens = numbers.as_chunks().0.iter().map(|len| u64::from_le_bytes(*len));
+        let parts = part_ranges(text_end, lens, limits.body_bytes_max)?;
+        let len = parts.last().map_or(text_end, |part| part.end);
+        Ok(Some(Self { text: text_at..text_end, parts, len, places: None }))
     }
 
     /// Where the first part begins; the length of the frame if it has none.
     pub fn tail_at(&self) -> usize {
-        let first = self.parts.first().filter(|_| self.place.is_none());
-        first.map_or(self.len, |part| part.start)
+        self.parts.first().map_or(self.len, |part| part.start)
     }
 
     /// Whether the zero bytes are 0 that precede each part. `bytes` begin `skipped` bytes after the
@@ -215,6 +219,25 @@ impl FrameHead {
                 .is_some_and(|gap| gap.iter().all(|&byte| byte == 0))
         })
     }
+}
+
+/// Where parts of these lengths are, one after another from the first multiple of
+/// [`FRAME_ALIGNMENT`] on.
+fn part_ranges(
+    from: usize,
+    lens: impl ExactSizeIterator<Item = u64>,
+    bytes_max: usize,
+) -> Result<Vec<Range<usize>>, FrameError> {
+    let too_long = FrameError::TooLong { max: bytes_max };
+    let mut end = from;
+    let mut ranges = Vec::with_capacity(lens.len());
+    for len in lens {
+        let start = aligned(end).ok_or(too_long)?;
+        let len = usize::try_from(len).ok().and_then(|len| start.checked_add(len));
+        end = len.filter(|end| *end <= bytes_max).ok_or(too_long)?;
+        ranges.push(start..end);
+    }
+    Ok(ranges)
 }
 
 /// The memory of the parts of a frame, whose first byte is aligned.
@@ -304,11 +327,11 @@ impl<'a> Frame<'a> {
         if head.len != bytes.len() {
             return Err(FrameError::Length);
         }
-        if let Some(place) = head.place {
+        if let Some(places) = &head.places {
             let text = bytes.get(head.text.clone()).ok_or(FrameError::Length)?;
-            let parts = take_parts(memory, &head, place)?;
+            let parts = take_parts(memory, places)?;
             // A copy is held here; what lies in a slot is counted alike.
-            let len = head.parts.last().map_or(0, |part| part.end);
+            let len = places.iter().map(|place| place.bytes as usize).sum();
             let parts = parts.reserving(budget.reserve_large(len));
             return Ok(Self { text, parts: Some(Arc::new(parts)) });
         }
@@ -350,16 +373,27 @@ pub fn write_frame_head(
     text_len: usize,
     parts: &[usize],
 ) -> Result<(), FrameError> {
-    let too_many = FrameError::TooManyParts { max: usize::from(u16::MAX) };
-    let count = u16::try_from(parts.len()).map_err(|_| too_many)?;
-    let too_long = FrameError::TooLong { max: u32::MAX as usize };
-    let text_len = u32::try_from(text_len).map_err(|_| too_long)?;
-    out.extend_from_slice(&[FRAME_BYTE, VERSION]);
-    out.extend_from_slice(&count.to_le_bytes());
-    out.extend_from_slice(&text_len.to_le_bytes());
+    write_head(out, VERSION, text_len, parts.len())?;
     for &part in parts {
         out.extend_from_slice(&(part as u64).to_le_bytes());
     }
+    Ok(())
+}
+
+/// Appends the head of a frame up to its lengths.
+fn write_head(
+    out: &mut Vec<u8>,
+    version: u8,
+    text_len: usize,
+    parts: usize,
+) -> Result<(), FrameError> {
+    let too_many = FrameError::TooManyParts { max: usize::from(u16::MAX) };
+    let count = u16::try_from(parts).map_err(|_| too_many)?;
+    let too_long = FrameError::TooLong { max: u32::MAX as usize };
+    let text_len = u32::try_from(text_len).map_err(|_| too_long)?;
+    out.extend_from_slice(&[FRAME_BYTE, version]);
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(&text_len.to_le_bytes());
     Ok(())
 }
 
@@ -378,7 +412,7 @@ pub(crate) struct ResultFrame {
     /// What precedes the bytes of each part.
     headers: Vec<Vec<u8>>,
     /// Where the parts are, if both sides share memory.
-    place: Option<SlotPlace>,
+    places: Option<Vec<PartPlace>>,
 }
 
 impl ResultFrame {
@@ -389,7 +423,7 @@ impl ResultFrame {
             return Err(inline_results(&text, &parts));
         }
         let headers = parts.iter().map(ResultPart::header).collect();
-        Ok(Self { text, parts, headers, place: None })
+        Ok(Self { text, parts, headers, places: None })
     }
 
     /// The text.
@@ -417,14 +451,13 @@ impl ResultFrame {
         let pairs = self.headers.iter().zip(&self.parts);
         let parts: Vec<_> = pairs.map(|(header, part)| [&header[..], &part.bytes[..]]).collect();
         // A peer that has broken the rules is noticed with its next frame.
-        self.place = place_parts(memory, &parts).unwrap_or_default();
+        self.places = place_parts(memory, &parts).unwrap_or_default();
     }
 
     /// The length of the frame.
     pub(crate) fn len(&self) -> usize {
-        if self.place.is_some() {
-            let numbers = PLACE_BYTES + self.parts.len() * LENGTH_BYTES;
-            return FIXED_BYTES + numbers + self.text.len();
+        if let Some(places) = &self.places {
+            return FIXED_BYTES + places.len() * PLACE_BYTES + self.text.len();
         }
         let mut len = FIXED_BYTES + self.parts.len() * LENGTH_BYTES + self.text.len();
         for part in self.part_lens() {
@@ -440,14 +473,16 @@ impl ResultFrame {
         attachments: Option<&mut Vec<Attachment>>,
     ) -> usize {
         let start = out.len();
-        let lens: Vec<usize> = self.part_lens().collect();
-        let is_written = match self.place {
-            Some(place) => write_shared_head(out, self.text.len(), &lens, place),
-            None => write_frame_head(out, self.text.len(), &lens),
+        let is_written = match &self.places {
+            Some(places) => write_shared_head(out, self.text.len(), places),
+            None => {
+                let lens: Vec<usize> = self.part_lens().collect();
+                write_frame_head(out, self.text.len(), &lens)
+            }
         };
         debug_assert!(is_written.is_ok(), "`new` has checked the numbers");
         out.extend_from_slice(&self.text);
-        if self.place.is_some() {
+        if self.places.is_some() {
             return 0;
         }
         let mut attachments = attachments;
@@ -477,56 +512,48 @@ pub(crate) fn attach(bytes: Bytes, out: &mut Vec<u8>, attachments: &mut Vec<Atta
     len
 }
 
-/// The place in these bytes.
-fn read_place(bytes: &[u8]) -> Option<SlotPlace> {
-    let (slot, rest) = bytes.split_first_chunk()?;
-    let (descriptor, _) = rest.split_first_chunk()?;
-    Some(SlotPlace { slot: u64::from_le_bytes(*slot), descriptor: u64::from_le_bytes(*descriptor) })
+/// The places in these bytes.
+fn read_places(bytes: &[u8]) -> Vec<PartPlace> {
+    let place = |[slot, descriptor, start, len]: [u64; 4]| PartPlace {
+        owner: if slot & RECEIVERS == 0 { SlotOwner::Sender } else { SlotOwner::Receiver },
+        slot: SlotPlace { slot: slot & !RECEIVERS, descriptor },
+        start,
+        bytes: len,
+    };
+    let numbers = bytes.as_chunks::<NUMBER_BYTES>().0.as_chunks::<4>().0;
+    numbers.iter().map(|numbers| place(numbers.map(u64::from_le_bytes))).collect()
 }
 
-/// Appends the head of a frame whose parts, of these lengths, are in a slot.
+/// Appends the head of a frame whose parts are at these places.
 ///
 /// # Errors
 /// There are more parts, or a longer text, than a frame may have.
 pub fn write_shared_head(
     out: &mut Vec<u8>,
     text_len: usize,
-    parts: &[usize],
-    place: SlotPlace,
+    places: &[PartPlace],
 ) -> Result<(), FrameError> {
-    let start = out.len();
-    write_frame_head(out, text_len, parts)?;
-    if let Some(version) = out.get_mut(start + 1) {
-        *version = SHARED_VERSION;
+    write_head(out, SHARED_VERSION, text_len, places.len())?;
+    for PartPlace { owner, slot, start, bytes } in places {
+        let mark = if *owner == SlotOwner::Receiver { RECEIVERS } else { 0 };
+        for number in [slot.slot | mark, slot.descriptor, *start, *bytes] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
     }
-    let at = out.len() - size_of_val(parts);
-    let place = [place.slot, place.descriptor].map(u64::to_le_bytes);
-    out.splice(at..at, place.into_iter().flatten());
     Ok(())
 }
 
-/// Copies parts, each of which is some pieces, to shared memory, if there are enough bytes.
+/// Places parts, each of which is a header and its bytes, in shared memory, if there are enough
+/// bytes.
 ///
 /// # Errors
 /// The peer has broken the rules of shared memory.
 pub fn place_parts(
     memory: &mut dyn SharedMemory,
     parts: &[[&[u8]; 2]],
-) -> Result<Option<SlotPlace>, SharedMemoryError> {
-    let mut pieces = Vec::with_capacity(2 * parts.len());
-    let mut end = 0;
-    for part in parts {
-        let Some(start) = aligned(end) else { return Ok(None) };
-        end = start;
-        for piece in part {
-            pieces.push((end as u64, *piece));
-            end += piece.len();
-        }
-    }
-    match end as u64 {
-        bytes if bytes < SHARED_BYTES_MIN => Ok(None),
-        bytes => memory.place(bytes, &mut pieces.into_iter()),
-    }
+) -> Result<Option<Vec<PartPlace>>, SharedMemoryError> {
+    let bytes: usize = parts.iter().flatten().map(|piece| piece.len()).sum();
+    if bytes < SHARED_BYTES_MIN { Ok(None) } else { memory.place(parts) }
 }
 
 /// The parts of a frame that are in shared memory.
@@ -535,15 +562,12 @@ pub fn place_parts(
 /// The connection has none, or the peer has broken its rules.
 pub fn take_parts(
     memory: Option<&mut (dyn SharedMemory + '_)>,
-    head: &FrameHead,
-    place: SlotPlace,
+    places: &[PartPlace],
 ) -> Result<Parts, FrameError> {
     let memory = memory.ok_or(FrameError::Version(SHARED_VERSION))?;
-    let bytes = head.parts.last().map_or(0, |part| part.end) as u64;
-    let memory = memory.take(place, bytes).map_err(|error| match error {
+    let parts = memory.take(places).map_err(|error| match error {
         SharedMemoryError::OutOfMemory => FrameError::NoMemory,
         _ => FrameError::SharedMemory,
     })?;
-    let parts = head.parts.iter().map(|part| (part.clone(), None)).collect();
-    Ok(Parts::new(memory, parts))
+    Ok(Parts::apart(parts))
 }

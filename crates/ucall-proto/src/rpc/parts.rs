@@ -26,6 +26,8 @@ pub struct Parts {
 
 #[derive(Debug)]
 struct Entry {
+    /// Memory of its own; `None` if it lies in that of the document.
+    memory: Option<Bytes>,
     range: Range<usize>,
     tensor: Option<Tensor>,
     is_taken: AtomicBool,
@@ -58,12 +60,28 @@ impl fmt::Display for PartError {
     }
 }
 
+impl Entry {
+    fn new(memory: Option<Bytes>, range: Range<usize>, tensor: Option<Tensor>) -> Self {
+        Self { memory, range, tensor, is_taken: AtomicBool::new(false) }
+    }
+}
+
 impl Parts {
     /// Parts that lie in `memory`, each with what it is the items of.
     pub fn new(memory: impl Into<Bytes>, parts: Vec<(Range<usize>, Option<Tensor>)>) -> Self {
-        let entry = |(range, tensor)| Entry { range, tensor, is_taken: AtomicBool::new(false) };
+        let entry = |(range, tensor)| Entry::new(None, range, tensor);
         let parts = parts.into_iter().map(entry).collect();
         Self { memory: memory.into(), parts, reserved: Reservation::default() }
+    }
+
+    /// Parts that each have memory of their own.
+    pub fn apart(parts: Vec<Bytes>) -> Self {
+        let entry = |memory: Bytes| {
+            let range = 0..memory.len();
+            Entry::new(Some(memory), range, None)
+        };
+        let parts = parts.into_iter().map(entry).collect();
+        Self { memory: Bytes::new(), parts, reserved: Reservation::default() }
     }
 
     /// The same parts, which hold a reservation of their memory.
@@ -76,10 +94,8 @@ impl Parts {
     /// text whose values are gone.
     #[must_use]
     pub fn untaken(&self) -> Self {
-        let entry = |Entry { range, tensor, .. }: &Entry| Entry {
-            range: range.clone(),
-            tensor: tensor.clone(),
-            is_taken: AtomicBool::new(false),
+        let entry = |Entry { memory, range, tensor, .. }: &Entry| {
+            Entry::new(memory.clone(), range.clone(), tensor.clone())
         };
         let parts = self.parts.iter().map(entry).collect();
         Self { memory: self.memory.clone(), parts, reserved: Reservation::default() }
@@ -97,8 +113,9 @@ impl Parts {
 
     /// The part of an index.
     pub fn get(&self, index: usize) -> Option<Part<'_>> {
-        let Entry { range, tensor, .. } = self.parts.get(index)?;
-        Some(Part { bytes: self.memory.get(range.clone())?, tensor: tensor.as_ref() })
+        let Entry { memory, range, tensor, .. } = self.parts.get(index)?;
+        let memory = memory.as_ref().unwrap_or(&self.memory);
+        Some(Part { bytes: memory.get(range.clone())?, tensor: tensor.as_ref() })
     }
 
     /// The part of an index, for the one value that may use it.

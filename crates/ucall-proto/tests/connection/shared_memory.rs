@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use ucall_buffer::{Bytes, SharedMemory, SharedMemoryError, SlotPlace};
+use ucall_buffer::{Bytes, PartPlace, SharedMemory, SharedMemoryError, SlotOwner, SlotPlace};
 use ucall_proto::{
     ConnectionProtocol, Limits, NextAction, client_preamble, read_server_preamble, server_preamble,
     write_shared_head,
@@ -23,28 +23,49 @@ struct Memory {
 }
 
 impl SharedMemory for Memory {
-    fn place(
-        &mut self,
-        bytes: u64,
-        pieces: &mut dyn Iterator<Item = (u64, &[u8])>,
-    ) -> Result<Option<SlotPlace>, SharedMemoryError> {
-        let mut memory = vec![0; bytes as usize];
-        for (at, piece) in pieces {
-            memory[at as usize..][..piece.len()].copy_from_slice(piece);
+    fn place(&mut self, parts: &[[&[u8]; 2]]) -> Result<Option<Vec<PartPlace>>, SharedMemoryError> {
+        let lens: Vec<usize> = parts.iter().map(|[one, other]| one.len() + other.len()).collect();
+        let places = places(&lens, PLACE);
+        let mut memory = vec![0; places.last().map_or(0, end_of)];
+        for (part, place) in parts.iter().zip(&places) {
+            memory[place.start as usize..end_of(place)].copy_from_slice(&part.concat());
         }
         *self.sent.lock().unwrap() = memory;
-        Ok((!self.is_full).then_some(PLACE))
+        Ok((!self.is_full).then_some(places))
     }
 
-    fn take(&mut self, place: SlotPlace, bytes: u64) -> Result<Bytes, SharedMemoryError> {
-        if place != PLACE || bytes > self.received.len() as u64 {
-            return Err(SharedMemoryError::Invalid);
-        }
-        let mut aligned = vec![0; bytes as usize + 63];
-        let start = aligned.as_ptr().align_offset(64);
-        aligned[start..][..bytes as usize].copy_from_slice(&self.received[..bytes as usize]);
-        Ok(Bytes::from(aligned).slice(start..start + bytes as usize))
+    fn take(&mut self, places: &[PartPlace]) -> Result<Vec<Bytes>, SharedMemoryError> {
+        let part = |place: &PartPlace| {
+            if place.slot != PLACE || end_of(place) > self.received.len() {
+                return Err(SharedMemoryError::Invalid);
+            }
+            let received = &self.received[place.start as usize..end_of(place)];
+            let mut aligned = vec![0; received.len() + 63];
+            let start = aligned.as_ptr().align_offset(64);
+            aligned[start..][..received.len()].copy_from_slice(received);
+            Ok(Bytes::from(aligned).slice(start..start + received.len()))
+        };
+        places.iter().map(part).collect()
     }
+
+    fn reserve(&mut self, _header_bytes: usize, _bytes: usize) -> Option<Bytes> {
+        None
+    }
+}
+
+fn end_of(place: &PartPlace) -> usize {
+    (place.start + place.bytes) as usize
+}
+
+/// The places of parts of these lengths, one after another in a slot.
+fn places(lens: &[usize], slot: SlotPlace) -> Vec<PartPlace> {
+    let mut end = 0_usize;
+    let place = |&len: &usize| {
+        let start = end.checked_next_multiple_of(64).unwrap_or_default();
+        end = start.wrapping_add(len);
+        PartPlace { owner: SlotOwner::Sender, slot, start: start as u64, bytes: len as u64 }
+    };
+    lens.iter().map(place).collect()
 }
 
 fn asking() -> Driver<Framed> {
@@ -61,7 +82,7 @@ fn sharing(memory: &Memory) -> Driver<Framed> {
 
 fn shared(text: &str, lens: &[usize], place: SlotPlace) -> Vec<u8> {
     let mut frame = Vec::new();
-    write_shared_head(&mut frame, text.len(), lens, place).unwrap();
+    write_shared_head(&mut frame, text.len(), &places(lens, place)).unwrap();
     frame.extend_from_slice(text.as_bytes());
     frame
 }

@@ -114,6 +114,12 @@ impl ClientConnection {
         self.socket.is_some() && self.parser.is_reusable() && !self.drain.has_begun
     }
 
+    /// The memory that is shared with the server.
+    #[getter]
+    fn memory(&self) -> Option<SharedMemory> {
+        self.memory.clone()
+    }
+
     /// Closes the connection.
     fn close(&mut self) {
         self.socket = None;

@@ -97,12 +97,12 @@ impl IncomingFrame {
         let bytes_max = if shared.is_some() { usize::MAX } else { frame.len() };
         let head = frame_head(frame, bytes_max)?.filter(|head| head.len == frame.len());
         let head = head.ok_or_else(|| fault_of(FrameError::Length))?;
-        if head.place.is_none() && !head.has_valid_padding(frame, 0) {
+        if head.places.is_none() && !head.has_valid_padding(frame, 0) {
             return Err(fault_of(FrameError::Padding));
         }
         let text = Bytes::copy_from_slice(frame.get(head.text).unwrap_or_default());
         let start = memory.start;
-        let parts = match (shared, head.place) {
+        let parts = match (shared, head.places) {
             (Some(parts), Some(_)) => parts,
             (None, None) => {
                 let in_memory = |part: &Range<usize>| (part.start + start..part.end + start, None);

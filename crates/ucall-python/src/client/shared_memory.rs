@@ -8,7 +8,9 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use ucall_engine::shared::{self, Preamble, SlotMemory};
+use ucall_engine::shared::SharedMemory as _;
+use ucall_engine::shared::{self, Preamble, Side, SlotMemory};
+use ucall_proto::arrays::npy;
 use ucall_proto::{
     FRAME_BYTE, FrameError, PREAMBLE_BYTES, client_preamble, place_parts, read_server_preamble,
     take_parts, write_shared_head,
@@ -18,9 +20,12 @@ use super::error::ClientFault;
 use super::incoming::{SharedParts, fault_of, frame_head};
 use super::request::Request;
 use super::request_parts::{FRAME_HEAD_BYTES, Frame, FrameBody, LENGTH_BYTES};
+use crate::convert::{array_in, tensor_like};
 
 /// The slots of each direction of a connection: what one server allows by default.
 const SHARED_BYTES_MAX: u64 = 256 << 20;
+/// Arrays of fewer bytes are sent through the socket.
+const SHARED_BYTES_MIN: usize = 64 << 10;
 /// The second byte of a frame whose parts are in shared memory.
 const SHARED_VERSION: u8 = 2;
 
@@ -53,9 +58,23 @@ impl SharedMemory {
         };
         let slots = channel.map(|channel| {
             let sent_max = bytes_max.min(SHARED_BYTES_MAX);
-            SlotMemory::new(channel, sent_max, SHARED_BYTES_MAX, trusted)
+            SlotMemory::new(channel, sent_max, SHARED_BYTES_MAX, Side::Client, trusted)
         });
         Ok(slots.map(|slots| Self { slots: Arc::new(Mutex::new(slots)) }))
+    }
+
+    /// An array in a slot, without values yet; `None` if it is short, or no slot is free.
+    fn empty<'py>(
+        &self,
+        shape: Vec<usize>,
+        dtype: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, tensor) = (dtype.py(), tensor_like(dtype, shape)?);
+        let Some(bytes @ SHARED_BYTES_MIN..) = tensor.bytes() else { return Ok(None) };
+        let mut header = Vec::new();
+        npy::write_header(&mut header, &tensor);
+        let reserved = py.detach(|| self.lock().reserve(header.len(), bytes));
+        reserved.map(|memory| array_in(py, &tensor, memory)).transpose()
     }
 
     /// The request with its parts in this memory; itself if it has none, or there is no room.
@@ -76,10 +95,10 @@ impl SharedMemory {
         let pairs = body.headers.iter().zip(&**parts);
         let pieces: Vec<_> = pairs.map(|(header, part)| [&header[..], &part.bytes[..]]).collect();
         // The next reply shows a server that has broken the rules.
-        let place = place_parts(&mut *self.lock(), &pieces).ok()??;
+        let places = place_parts(&mut *self.lock(), &pieces).ok()??;
         let document = request.data.get(request.document.clone())?;
         let mut frame = Vec::new();
-        write_shared_head(&mut frame, document.len(), &body.lengths, place).ok()?;
+        write_shared_head(&mut frame, document.len(), &places).ok()?;
         let frame_at = request.document.start - FRAME_HEAD_BYTES - LENGTH_BYTES * parts.len();
         let head = request.data.get(request.start..frame_at)?;
         let mut data = with_length(head, frame.len() + document.len())?;
@@ -109,8 +128,8 @@ impl SharedMemory {
             return Ok(None);
         }
         let head = frame_head(frame, bytes_max)?.ok_or_else(|| fault_of(FrameError::Length))?;
-        let Some(place) = head.place else { return Ok(None) };
-        let parts = take_parts(Some(&mut *self.lock()), &head, place);
+        let Some(places) = head.places else { return Ok(None) };
+        let parts = take_parts(Some(&mut *self.lock()), &places);
         Ok(Some(Arc::new(parts.map_err(fault_of)?)))
     }
 

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pyo3::exceptions::{PyImportError, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyList, PyString};
@@ -150,6 +151,33 @@ pub(crate) fn part_array<'py>(
     let bytes = parts.get(index).map_or(&[][..], |part| part.bytes);
     let (tensor, items) = npy::split(bytes).map_err(invalid)?;
     in_place(py, &tensor, items, || PartMemory::new(py, parts.clone(), index))
+}
+
+/// What an array of this dtype and shape is.
+///
+/// # Errors
+/// Arrays of that dtype are not sent, or there is no such shape.
+pub(crate) fn tensor_like(dtype: &Bound<'_, PyAny>, shape: Vec<usize>) -> PyResult<Tensor> {
+    let found = dtype_of(dtype)?;
+    let dtype = found.ok_or_else(|| PyTypeError::new_err(unsupported(&dtype.to_string())))?;
+    let tensor = Tensor { dtype, shape, is_fortran: false };
+    match tensor.bytes() {
+        Some(_) => Ok(tensor),
+        None => Err(PyValueError::new_err("expected the shape of an array that fits into memory")),
+    }
+}
+
+/// An array over memory for its items, whatever that has.
+pub(crate) fn array_in<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    memory: Bytes,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (start, len) = (memory.as_ptr().cast_mut(), memory.len());
+    let parts = Arc::new(Parts::new(memory, vec![(0..len, None)]));
+    let owner = PartMemory::new(py, parts, 0)?.into_any();
+    // SAFETY: the owner holds the memory, which has that length and was made for this array.
+    unsafe { NumPy::get(py)?.array_over(tensor, start, owner) }
 }
 
 /// An array over the memory of a part, or a copy of a small one, whose memory is aligned and does

@@ -17,7 +17,7 @@ mod stacking;
 mod write;
 
 pub(crate) use array_results::{ArrayLike, ArrayResults, encode_array};
-pub(crate) use arrays::{ArrayType, decode_array, part_array};
+pub(crate) use arrays::{ArrayType, array_in, decode_array, part_array, tensor_like};
 pub(crate) use base64::encode_both;
 pub(crate) use check::{Checked, Faults};
 pub(crate) use error::ConversionFault;

@@ -34,7 +34,7 @@ pub(super) struct LinkSlots {
 }
 
 impl ReturnSlots for LinkSlots {
-    fn return_slot(&self, slot: usize) {
+    fn return_slot(&self, slot: usize, _answers: u32) {
         let slots = &self.returned.slots;
         slots.lock().unwrap_or_else(PoisonError::into_inner).push((self.link, slot));
         self.returned.wake_flag.notify();

@@ -172,7 +172,7 @@ impl SharedSender {
 
     /// The peer has released a slot.
     pub(super) fn release(&mut self, slot: u64) -> Result<(), SharedMemoryError> {
-        self.slots.release(slot)
+        self.slots.release(slot, 0)
     }
 
     /// Whether a slot for this many bytes is released soon.

@@ -16,7 +16,7 @@
 
 use ucall_buffer::{SharedMemory, Target};
 use ucall_engine::Engine;
-use ucall_engine::shared::SlotMemory;
+use ucall_engine::shared::{Side, SlotMemory};
 use ucall_proto::{Connection, Environment, NextAction, server_preamble};
 
 use crate::connections::Entry;
@@ -191,7 +191,8 @@ impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
         let was_sent = answered.is_some();
         let memory = answered.flatten().map(|channel| {
             let sent_max = ours.min(theirs);
-            Box::new(SlotMemory::new(channel, sent_max, ours, is_trusted)) as Box<dyn SharedMemory>
+            let memory = SlotMemory::new(channel, sent_max, ours, Side::Server, is_trusted);
+            Box::new(memory) as Box<dyn SharedMemory>
         });
         self.step(|connection, environment| {
             connection.share_memory(memory, was_sent, environment);

@@ -13,8 +13,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use bytes::Bytes;
-use ucall_buffer::{SharedMemory, SlotPlace};
-use ucall_engine::shared::{Preamble, SlotMemory, receive_server_preamble, send_server_preamble};
+use ucall_buffer::{PartPlace, SharedMemory, SharedMemoryError, SlotOwner, SlotPlace};
+use ucall_engine::shared::{
+    Preamble, Side, SlotMemory, receive_server_preamble, send_server_preamble,
+};
 use ucall_engine::{Wanted, wait_for_any};
 
 use super::message::{ALIGNMENT, Encoded};
@@ -78,8 +80,8 @@ impl ProcessLink {
             channel => channel?,
         };
         socket.set_nonblocking(true)?;
-        let memory =
-            channel.map(|it| SlotMemory::new(it, SHARED_BYTES_MAX, SHARED_BYTES_MAX, true));
+        let memory = channel
+            .map(|it| SlotMemory::new(it, SHARED_BYTES_MAX, SHARED_BYTES_MAX, Side::Client, true));
         Ok(Self::new(socket, memory))
     }
 
@@ -101,8 +103,8 @@ impl ProcessLink {
                 Err(error) => return Err(error),
             }
         };
-        let memory =
-            channel.map(|it| SlotMemory::new(it, SHARED_BYTES_MAX, SHARED_BYTES_MAX, true));
+        let memory = channel
+            .map(|it| SlotMemory::new(it, SHARED_BYTES_MAX, SHARED_BYTES_MAX, Side::Server, true));
         Ok(Self::new(socket, memory))
     }
 
@@ -127,7 +129,7 @@ impl ProcessLink {
     pub fn send(&mut self, kind: MessageKind, message: &Encoded<'_>) -> io::Result<()> {
         let place = match &mut self.memory {
             Some(memory) if message.len() > INLINE_BYTES_MAX => {
-                let placed = memory.place(message.len(), &mut message.pieces());
+                let placed = memory.place_message(message.len(), &mut message.pieces());
                 placed.map_err(|_| invalid())?
             }
             _ => None,
@@ -204,7 +206,7 @@ impl ProcessLink {
         let kind = kind.filter(|_| len <= MESSAGE_BYTES_MAX).ok_or_else(invalid)?;
         if slot > 0 {
             let memory = self.memory.as_mut().ok_or_else(invalid)?;
-            let taken = memory.take(SlotPlace { slot, descriptor }, len);
+            let taken = take_from(memory, SlotPlace { slot, descriptor }, len);
             self.input.drain(..HEAD_BYTES);
             return Ok(Some((kind, taken.map_err(|_| invalid())?)));
         }
@@ -217,6 +219,16 @@ impl ProcessLink {
         }
         Ok(Some((kind, message)))
     }
+}
+
+/// The message of that length at the start of a slot.
+fn take_from(
+    memory: &mut SlotMemory,
+    slot: SlotPlace,
+    bytes: u64,
+) -> Result<Bytes, SharedMemoryError> {
+    let place = PartPlace { owner: SlotOwner::Sender, slot, start: 0, bytes };
+    memory.take(&[place])?.pop().ok_or(SharedMemoryError::Invalid)
 }
 
 /// A copy that begins at a multiple of [`ALIGNMENT`], as in shared memory.
@@ -273,8 +285,8 @@ mod tests {
             let slot = SlotPlace { slot: 1, descriptor: 0 };
             let memory = process.memory.as_mut().unwrap();
             let first = SlotPlace { descriptor: 1, ..slot };
-            let message = memory.take(first, text.len() as u64);
-            let message = message.or_else(|_| memory.take(slot, text.len() as u64));
+            let message = take_from(memory, first, text.len() as u64);
+            let message = message.or_else(|_| take_from(memory, slot, text.len() as u64));
             assert_eq!(message.unwrap(), text, "the slot is used again");
         }
     }
