@@ -107,7 +107,7 @@ impl MetricsText {
 
     fn batches(&mut self, calls: &MetricsSnapshot) {
         let durations = shown_durations();
-        let seconds = |histogram: &Histogram| Seconds(histogram.sum).to_string();
+        let seconds = |sum| Seconds(sum).to_string();
         self.by_method(
             calls,
             Measure::QueueWait,
@@ -115,19 +115,19 @@ impl MetricsText {
                 "ucall_queue_wait_seconds",
                 "Time that calls have waited for a thread or their batch.",
             ),
-            (&durations, &seconds),
+            (&durations, seconds),
         );
         self.by_method(
             calls,
             Measure::BatchDuration,
             ("ucall_batch_duration_seconds", "Time that batches of server.batch have run."),
-            (&durations, &seconds),
+            (&durations, seconds),
         );
         self.by_method(
             calls,
             Measure::BatchSize,
             ("ucall_batch_calls", "Calls that ran together in one batch of server.batch."),
-            (&shown_sizes(), &|histogram| histogram.sum.to_string()),
+            (&shown_sizes(), |sum| sum.to_string()),
         );
     }
 
@@ -149,11 +149,11 @@ impl MetricsText {
         calls: &MetricsSnapshot,
         measure: Measure,
         (name, help): (&str, &str),
-        (bounds, sum): (&[Bound], &dyn Fn(&Histogram) -> String),
+        (bounds, sum): (&[Bound], fn(u64) -> String),
     ) {
         self.family(name, "histogram", help);
         for ((method, _), histogram) in calls.series.iter().filter(|((_, it), _)| *it == measure) {
-            self.histogram(&[("rpc_method", method)], bounds, histogram, &sum(histogram));
+            self.histogram(&[("rpc_method", method)], bounds, histogram, &sum(histogram.sum));
         }
     }
 
