@@ -8,12 +8,14 @@
 //! it is detached: the handler attaches before each use, and what the worker owns of Python, it
 //! owns in a [`DropAttached`](crate::ffi::DropAttached).
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::clock::Moment;
+use crate::lock_request::LockRequest;
 use crate::timing::Timing;
 
 /// A worker that never waits releases the interpreter's lock for other threads after this time.
@@ -27,6 +29,8 @@ pub(crate) struct Attachment {
     state: State,
     /// Waits for the interpreter's lock so far, if calls are measured.
     lock_waits: u32,
+    /// Asks the threads of the worker's pool for the lock, once there are any.
+    lock_request: Option<Arc<LockRequest>>,
 }
 
 #[derive(Clone, Copy)]
@@ -44,7 +48,12 @@ impl Attachment {
     /// Of a thread that is attached.
     pub(crate) fn new(_: Python<'_>, timing: &Timing) -> Self {
         let state = State::Attached { since: timing.last_return(), first_turn: None };
-        Self { state, lock_waits: 0 }
+        Self { state, lock_waits: 0, lock_request: None }
+    }
+
+    /// Has the threads of the worker's pool give way when it waits for the lock.
+    pub(crate) fn set_lock_request(&mut self, request: &Arc<LockRequest>) {
+        self.lock_request.get_or_insert_with(|| request.clone());
     }
 
     #[inline(always)]
@@ -55,8 +64,8 @@ impl Attachment {
     /// Attaches the thread, unless it is attached.
     #[inline(always)]
     pub(crate) fn attach(&mut self, timing: &mut Timing) -> Python<'static> {
-        if !self.is_attached() {
-            self.attach_again(timing);
+        if let State::Detached(thread) = self.state {
+            self.attach_again(thread, timing);
         }
         // SAFETY: it may be called at any time.
         debug_assert_eq!(unsafe { ffi::PyGILState_Check() }, 1, "detached by other code");
@@ -66,12 +75,12 @@ impl Attachment {
     }
 
     #[inline(never)]
-    fn attach_again(&mut self, timing: &mut Timing) {
+    fn attach_again(&mut self, thread: *mut ffi::PyThreadState, timing: &mut Timing) {
         if timing.metrics().is_none() || !self.is_sampled() {
-            return self.restore(timing);
+            return self.restore(thread, timing);
         }
         let wait_began = timing.moment();
-        self.restore(timing);
+        self.restore(thread, timing);
         let nanos = timing.last_return().nanos_since(wait_began);
         timing.record_lock_wait(nanos, WAITS_PER_SAMPLE);
     }
@@ -83,10 +92,13 @@ impl Attachment {
     }
 
     #[inline(never)]
-    fn restore(&mut self, timing: &mut Timing) {
-        let State::Detached(thread) = self.state else { return };
+    fn restore(&mut self, thread: *mut ffi::PyThreadState, timing: &mut Timing) {
         // SAFETY: `detach` has saved this thread's state, and nothing has attached it since.
-        unsafe { ffi::PyEval_RestoreThread(thread) };
+        let take = || unsafe { ffi::PyEval_RestoreThread(thread) };
+        match &self.lock_request {
+            None => take(),
+            Some(request) => request.during(take),
+        }
         // Drops the objects that other threads have dropped while they were detached.
         Python::attach(|_| {});
         // The wait for the lock was no function's.

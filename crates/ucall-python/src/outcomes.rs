@@ -79,7 +79,7 @@ impl Outcomes {
     }
 
     /// Reports the outcomes of a batch on any thread, and wakes the worker once.
-    pub(crate) fn send_all(&self, outcomes: Vec<(Token, DeferredOutcome)>) {
+    pub(crate) fn send_all(&self, outcomes: impl IntoIterator<Item = (Token, DeferredOutcome)>) {
         self.process.end_child();
         self.queue.send_all(outcomes);
     }

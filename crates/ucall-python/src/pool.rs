@@ -4,10 +4,11 @@
 //! calls wait in a queue. The thread also writes the result of a call, so the worker only sends it.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
+use smallvec::{SmallVec, smallvec};
 use ucall_proto::{ResultFormat, RpcError};
 use ucall_server::Token;
 
@@ -20,6 +21,8 @@ use crate::errors;
 use crate::ffi::variables::{copy_current, in_own_variables, run_in};
 use crate::interpreter_shutdown::{self, run_tracked, run_untracked};
 use crate::job_input::{Contents, JobInput};
+use crate::job_queue::{JobQueue, Wake};
+use crate::lock_request::LockRequest;
 use crate::outcomes::{DeferredOutcome, Outcomes, ResultText};
 use crate::procedure::{Procedure, SharedProcedure};
 use crate::report::Report;
@@ -47,19 +50,11 @@ pub(crate) struct Pool {
 struct Shared {
     /// The number of the server.
     server: u64,
-    queue: Mutex<JobQueue>,
-    changed: Condvar,
+    queue: JobQueue<Job>,
+    lock_request: Arc<LockRequest>,
     outcomes: Arc<Outcomes>,
     report: Arc<Report>,
     reply_bytes_max: usize,
-}
-
-/// The jobs that wait for a thread.
-#[derive(Default)]
-struct JobQueue {
-    jobs: VecDeque<Job>,
-    idle: usize,
-    closed: bool,
 }
 
 /// A call or a batch to run in a thread.
@@ -81,6 +76,9 @@ pub(crate) enum Work {
     /// A function that runs after the reply to its call.
     Background(BackgroundJob),
 }
+
+/// How the calls of a job ended.
+type Ended = SmallVec<[(Token, DeferredOutcome); 1]>;
 
 /// What a generator function is called with.
 pub(crate) enum GeneratorStart {
@@ -109,23 +107,23 @@ impl Pool {
         report: Arc<Report>,
         reply_bytes_max: usize,
     ) -> Self {
-        let (queue, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { server, queue, changed, outcomes, report, reply_bytes_max });
+        let (queue, lock_request) = (JobQueue::new(), Arc::default());
+        let shared = Shared { server, queue, lock_request, outcomes, report, reply_bytes_max };
+        let shared = Arc::new(shared);
         Self { shared, threads: 0, threads_max }
     }
 
     /// Enqueues a job. At most `waiting` jobs are not cancelled. Returns whether a further thread
     /// is to be started.
     pub(crate) fn submit(&self, job: Job, waiting: usize) -> bool {
-        let mut queue = self.shared.queue();
-        if queue.jobs.len() > CANCELLED_JOBS_MAX + 2 * waiting {
-            queue.jobs.retain(|job| !job.is_cancelled());
-        }
-        queue.jobs.push_back(job);
-        let is_short_of_threads = queue.jobs.len() > queue.idle && self.threads < self.threads_max;
-        drop(queue);
-        self.shared.changed.notify_one();
-        is_short_of_threads
+        let jobs_max = CANCELLED_JOBS_MAX + 2 * waiting;
+        let is_short_of_threads = self.shared.queue.push(job, jobs_max, Job::is_cancelled);
+        is_short_of_threads && self.threads < self.threads_max
+    }
+
+    /// By which the worker gets the interpreter's lock from the threads.
+    pub(crate) fn lock_request(&self) -> &Arc<LockRequest> {
+        &self.shared.lock_request
     }
 
     /// Starts a thread for the job that was submitted last. Raises if there is none and none can be
@@ -134,7 +132,7 @@ impl Pool {
         match self.spawn(py) {
             Ok(()) => self.threads += 1,
             Err(error) if self.threads == 0 => {
-                self.shared.queue().jobs.pop_back();
+                self.shared.queue.pop_last();
                 return Err(error);
             }
             // The other threads run the job.
@@ -169,62 +167,45 @@ impl Pool {
 impl Drop for Pool {
     /// Each thread ends after its current job.
     fn drop(&mut self) {
-        self.shared.queue().closed = true;
-        self.shared.changed.notify_all();
+        self.shared.queue.close();
     }
 }
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, JobQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for a job; `None` if the pool is closed.
-    fn next_job(&self) -> Option<Job> {
-        let mut queue = self.queue();
-        loop {
-            if let Some(job) = queue.jobs.pop_front() {
-                return Some(job);
-            }
-            if queue.closed {
-                return None;
-            }
-            queue.idle += 1;
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            queue.idle -= 1;
-        }
-    }
-
-    fn run(&self, py: Python<'_>, job: Job, scratch: &mut Scratch) {
+    /// Runs a job. Returns the outcomes to report.
+    fn run(&self, py: Python<'_>, job: Job, scratch: &mut Scratch) -> Ended {
+        let ended = (job.token, DeferredOutcome::Text(Ok(Vec::new())));
         match job.work {
             Work::Call(input) => {
                 // The input of a cancelled call is gone.
-                if let Some(contents) = input.take() {
-                    let outcome = self.call(py, &job.procedure, contents, scratch);
-                    scratch.parts = None;
-                    self.outcomes.send(job.token, outcome.into());
-                }
+                let Some(contents) = input.take() else { return Ended::new() };
+                let outcome = self.call(py, &job.procedure, contents, scratch);
+                scratch.parts = None;
+                smallvec![(job.token, outcome.into())]
             }
             Work::Stream { start, stream } => {
                 if let Err(failure) = self.stream(py, start, &stream, scratch) {
                     let _ = stream.end(py, Err(failure));
                 }
-                if stream.has_entry() {
-                    self.outcomes.send(job.token, DeferredOutcome::Text(Ok(Vec::new())));
-                }
+                if stream.has_entry() { smallvec![ended] } else { Ended::new() }
             }
             Work::Background(background) => {
                 background.run(py, &self.report);
-                self.outcomes.send(job.token, DeferredOutcome::Text(Ok(Vec::new())));
+                smallvec![ended]
             }
             Work::Batch(calls) => {
                 let (procedure, len_max) = (&*job.procedure, self.reply_bytes_max);
                 let mut writer = BatchWriter::new(&self.report, procedure, len_max);
                 let outcomes = run_inputs(py, &mut writer, calls.take(), scratch);
                 let outcomes = outcomes.into_iter().map(|(token, written)| (token, written.into()));
-                let ended = (job.token, DeferredOutcome::Text(Ok(Vec::new())));
-                self.outcomes.send_all(outcomes.chain([ended]).collect());
+                outcomes.chain([ended]).collect()
             }
+        }
+    }
+
+    fn report(&self, outcomes: Ended) {
+        if !outcomes.is_empty() {
+            self.outcomes.send_all(outcomes);
         }
     }
 
@@ -323,14 +304,39 @@ impl PoolThread {
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
         SERVER.set(Some(self.shared.server));
         run_tracked(py, || self.set_thread_name(py))?;
-        let mut scratch = Scratch::default();
         let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(job) = own {
-            run_tracked(py, || self.shared.run(py, job, &mut scratch));
+            let mut scratch = Scratch::default();
+            let ended = run_tracked(py, || self.shared.run(py, job, &mut scratch));
+            self.shared.report(ended);
             return Ok(());
         }
-        while let Some(job) = py.detach(|| self.shared.next_job()) {
-            run_tracked(py, || self.shared.run(py, job, &mut scratch));
+        let (mut scratch, mut wake) = (Scratch::default(), Wake::Ready);
+        let Shared { queue, lock_request, .. } = &*self.shared;
+        let mut outcomes = Ended::new();
+        while wake != Wake::Closed {
+            if lock_request.is_made() {
+                let outcomes = mem::take(&mut outcomes);
+                py.detach(|| {
+                    self.shared.report(outcomes);
+                    lock_request.wait();
+                });
+            }
+            // A thread that goes on keeps the lock.
+            let job = queue.take(mem::replace(&mut wake, Wake::Ready));
+            let ended = mem::take(&mut outcomes);
+            match job {
+                Some(job) => {
+                    self.shared.report(ended);
+                    outcomes = run_tracked(py, || self.shared.run(py, job, &mut scratch));
+                }
+                None => {
+                    wake = py.detach(|| {
+                        self.shared.report(ended);
+                        queue.wait()
+                    });
+                }
+            }
         }
         Ok(())
     }

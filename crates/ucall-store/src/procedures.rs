@@ -117,7 +117,7 @@ impl NativeHandler for StoreHandler {
             let outcomes = self.outcomes.clone();
             let reply = move |written: Vec<_>| {
                 let replies = written.into_iter().map(result).map(NativeOutcome::Reply);
-                outcomes.send_all(tokens.into_iter().zip(replies).collect())
+                outcomes.send_all(tokens.into_iter().zip(replies))
             };
             store.submit(operations, Box::new(reply));
         }

@@ -259,6 +259,7 @@ impl Deferral {
         if !self.pool.submit(job, self.calls.count()) {
             return Ok(());
         }
+        functions.attachment.set_lock_request(self.pool.lock_request());
         let py = functions.attach();
         self.pool.start_thread(py).map_err(|error| {
             self.calls.remove(token);

@@ -49,7 +49,7 @@ impl<O> OutcomeQueue<O> {
     }
 
     /// Enqueues outcomes on any thread, and wakes the worker.
-    pub fn send_all(&self, outcomes: Vec<(Token, O)>) {
+    pub fn send_all(&self, outcomes: impl IntoIterator<Item = (Token, O)>) {
         let was_empty = {
             let mut queue = self.lock();
             queue.extend(outcomes);

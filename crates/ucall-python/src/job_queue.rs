@@ -1,0 +1,215 @@
+//! The jobs that wait for a thread of a pool, and which of its threads are awake.
+//!
+//! A thread that a job wakes takes the interpreter's lock first and the job then, and only one
+//! thread at a time is on its way there. So threads do not fight for the lock: while a function
+//! holds it, its thread takes job after job, and when a function releases it, the next thread is
+//! there, takes a job and wakes another one.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The jobs of one pool.
+pub(crate) struct JobQueue<J> {
+    state: Mutex<State<J>>,
+    changed: Condvar,
+}
+
+struct State<J> {
+    jobs: VecDeque<J>,
+    /// Threads that sleep, with those that are about to wake.
+    idle: usize,
+    /// Whether a thread was woken and has not asked for a job since.
+    is_waking: bool,
+    is_closed: bool,
+}
+
+/// Why a thread goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wake {
+    /// There was a job before it slept.
+    Ready,
+    /// It was woken for a job, which another thread may take before.
+    Woken,
+    /// There will be no job.
+    Closed,
+}
+
+impl<J> JobQueue<J> {
+    pub(crate) fn new() -> Self {
+        let jobs = VecDeque::new();
+        let state = State { jobs, idle: 0, is_waking: false, is_closed: false };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Enqueues a job, and wakes a thread unless one is waking. If more than `max` jobs wait, drops
+    /// those that `is_cancelled` names first. Returns whether there are fewer threads asleep than
+    /// jobs.
+    pub(crate) fn push(&self, job: J, max: usize, is_cancelled: impl Fn(&J) -> bool) -> bool {
+        let mut state = self.state();
+        if state.jobs.len() > max {
+            state.jobs.retain(|job| !is_cancelled(job));
+        }
+        state.jobs.push_back(job);
+        let is_short_of_threads = state.jobs.len() > state.idle;
+        self.wake_one(state);
+        is_short_of_threads
+    }
+
+    /// Takes back the job that was enqueued last.
+    pub(crate) fn pop_last(&self) -> Option<J> {
+        self.state().jobs.pop_back()
+    }
+
+    /// Takes a job for a thread that goes on by `wake`. Wakes another thread if more jobs wait.
+    pub(crate) fn take(&self, wake: Wake) -> Option<J> {
+        let mut state = self.state();
+        if wake == Wake::Woken {
+            state.is_waking = false;
+        }
+        let job = state.jobs.pop_front()?;
+        self.wake_one(state);
+        Some(job)
+    }
+
+    /// Sleeps until there is a job.
+    pub(crate) fn wait(&self) -> Wake {
+        let mut state = self.state();
+        let mut wake = Wake::Ready;
+        while state.jobs.is_empty() {
+            if wake == Wake::Woken {
+                state.is_waking = false;
+            }
+            if state.is_closed {
+                return Wake::Closed;
+            }
+            state.idle += 1;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+            wake = Wake::Woken;
+        }
+        wake
+    }
+
+    /// Ends the threads, each after the jobs that wait.
+    pub(crate) fn close(&self) {
+        self.state().is_closed = true;
+        self.changed.notify_all();
+    }
+
+    fn wake_one(&self, mut state: MutexGuard<'_, State<J>>) {
+        if state.jobs.is_empty() || state.idle == 0 || state.is_waking {
+            return;
+        }
+        state.is_waking = true;
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<J>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A thread that sleeps once, and says why it went on.
+    fn sleeper(queue: &Arc<JobQueue<u32>>) -> Receiver<Wake> {
+        let (sender, woken) = channel();
+        let (own, asleep) = (queue.clone(), queue.state().idle + 1);
+        thread::spawn(move || sender.send(own.wait()));
+        while queue.state().idle < asleep {
+            thread::yield_now();
+        }
+        woken
+    }
+
+    fn count(sleepers: &[Receiver<Wake>]) -> usize {
+        sleepers.iter().filter(|it| it.try_recv().is_ok()).count()
+    }
+
+    fn push(queue: &JobQueue<u32>, job: u32) -> bool {
+        queue.push(job, usize::MAX, |_| false)
+    }
+
+    #[test]
+    fn jobs_are_taken_in_their_order() {
+        let queue = JobQueue::new();
+        for job in 0..3 {
+            assert!(push(&queue, job), "no thread is asleep");
+        }
+        assert_eq!(queue.pop_last(), Some(2));
+        assert_eq!(queue.wait(), Wake::Ready);
+        assert_eq!((queue.take(Wake::Ready), queue.take(Wake::Ready)), (Some(0), Some(1)));
+        assert_eq!(queue.take(Wake::Ready), None);
+    }
+
+    #[test]
+    fn cancelled_jobs_are_dropped_above_the_limit() {
+        let queue = JobQueue::new();
+        for job in 0..4 {
+            queue.push(job, 2, |job| *job < 2);
+        }
+        assert_eq!(queue.take(Wake::Ready), Some(2));
+    }
+
+    #[test]
+    fn one_thread_wakes_at_a_time() {
+        let queue = Arc::new(JobQueue::new());
+        let sleepers: Vec<_> = (0..3).map(|_| sleeper(&queue)).collect();
+        assert!(!push(&queue, 1) && !push(&queue, 2) && !push(&queue, 3));
+        assert!(push(&queue, 4), "four jobs for three threads");
+        while queue.state().idle == 3 {
+            thread::yield_now();
+        }
+        assert_eq!(queue.state().idle, 2);
+        // A thread that was awake before does not wake others while one is waking.
+        assert_eq!(queue.take(Wake::Ready), Some(1));
+        assert_eq!(queue.state().idle, 2);
+        // The one that was woken wakes the next one.
+        assert_eq!(queue.take(Wake::Woken), Some(2));
+        while queue.state().idle == 2 {
+            thread::yield_now();
+        }
+        assert_eq!(queue.take(Wake::Woken), Some(3));
+        while queue.state().idle == 1 {
+            thread::yield_now();
+        }
+        assert_eq!(queue.take(Wake::Woken), Some(4));
+        let woken: Vec<_> =
+            sleepers.iter().map(|it| it.recv_timeout(Duration::from_secs(60))).collect();
+        assert_eq!(woken, vec![Ok(Wake::Woken); 3]);
+    }
+
+    #[test]
+    fn a_thread_that_finds_no_job_lets_others_wake() {
+        let queue = Arc::new(JobQueue::new());
+        let sleepers: Vec<_> = (0..2).map(|_| sleeper(&queue)).collect();
+        push(&queue, 1);
+        assert_eq!(queue.take(Wake::Ready), Some(1), "before the thread that was woken");
+        assert_eq!(queue.take(Wake::Woken), None);
+        push(&queue, 2);
+        while count(&sleepers) == 0 {
+            thread::yield_now();
+        }
+        queue.close();
+    }
+
+    #[test]
+    fn the_end_wakes_all_threads() {
+        let queue = Arc::new(JobQueue::new());
+        let sleepers: Vec<_> = (0..3).map(|_| sleeper(&queue)).collect();
+        queue.close();
+        for woken in sleepers {
+            assert_eq!(woken.recv_timeout(Duration::from_secs(60)), Ok(Wake::Closed));
+        }
+        push(&queue, 1);
+        assert_eq!((queue.wait(), queue.take(Wake::Ready)), (Wake::Ready, Some(1)));
+    }
+}
