@@ -2,7 +2,7 @@
 
 A thread of the parent may hold any lock at the fork, and connections stay the parent's. So their
 owners forget both before the child runs anything else. This is the only file that registers
-functions for that, but for the signals of a pool's process in `_functions.process_pool`.
+functions for that, but for the signals of a pool's process in `_functions.pool_process`.
 """
 
 from __future__ import annotations

@@ -6,12 +6,8 @@ only; one that exceeds the deadline of its call is killed; and the next call sta
 The start of a process counts towards the deadline of the call that it is for. A process that is
 ready too late is kept: otherwise no call would succeed if the start takes longer than `timeout_ms`.
 
-A process of the pool imports the module of its functions, which may make and run a server:
-`ucall._workers.process_role` prevents that. Then it runs the hooks of `Server.on_process_start`.
-Large NumPy arrays are passed in shared memory, with one copy on each side.
-
-A service manager, a terminal or a container sends signals to all processes of a server. Its pools
-outlast them, so that the server drains: only the server ends them, or its death.
+Large NumPy arrays are passed in shared memory, with one copy on each side. `pool_process` starts
+the processes.
 """
 
 from __future__ import annotations
@@ -20,12 +16,10 @@ import contextlib
 import contextvars
 import functools
 import itertools
-import multiprocessing
 import os
 import pickle
 import queue
 import secrets
-import signal
 import sys
 import threading
 import time
@@ -33,14 +27,15 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from multiprocessing import popen_spawn_posix, resource_tracker, shared_memory, spawn
+from multiprocessing import shared_memory
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ucall._core import Context
+from ucall._functions import pool_process
+from ucall._functions.pool_process import PoolContext
 from ucall._functions.process_context import (
     CancellableFuture,
     Number,
@@ -49,7 +44,6 @@ from ucall._functions.process_context import (
     is_report,
 )
 from ucall._functions.process_hooks import ProcessHook, run_hooks
-from ucall._workers import process_role
 
 __all__ = ["Pool"]
 
@@ -58,10 +52,6 @@ _SHARED_BYTES_MIN = 256 * 1024
 #: The names of this process's shared memory, which begin as no other's.
 _shared_prefix = f"ucall-{secrets.token_hex(6)}-"
 _shared_numbers = itertools.count()
-#: An option of prctl(2).
-_PR_SET_PDEATHSIG = 1
-#: The signals that end a server, which a process of its pools outlasts.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Function = Callable[..., Any]
 
@@ -274,8 +264,8 @@ class _Worker:
 
     def _start_process(self) -> Connection:
         """Starts the process; returns when it has imported the functions and run the hooks."""
-        ours, theirs = _Context().Pipe()
-        self._cancelled = _Context().RawValue("Q")
+        ours, theirs = PoolContext().Pipe()
+        self._cancelled = PoolContext().RawValue("Q")
         arguments = (
             theirs,
             self._number,
@@ -284,7 +274,7 @@ class _Worker:
             self._cancelled,
         )
         # A daemon: it is killed with the program, even if the server did not stop.
-        process = _Context().Process(target=_serve, args=arguments, daemon=True)
+        process = PoolContext().Process(target=_serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
         self._process, self._pipe = process, ours
@@ -346,51 +336,6 @@ def _receive(pipe: Connection, deadline: float | None) -> bytes:
     return pipe.recv_bytes()
 
 
-#: All threads share the environment.
-_start_lock = threading.Lock()
-
-
-class _Popen(popen_spawn_posix.Popen):
-    """The handle of a process that outlasts SIGTERM."""
-
-    def terminate(self) -> None:
-        """Kills the process. The end of a program calls this for its daemons, and joins them."""
-        self.kill()
-
-
-class _Process(SpawnProcess):
-    """A process that gets its role from its environment, and begins with `_SIGNALS` blocked."""
-
-    @staticmethod
-    def _Popen(process: BaseProcess) -> Any:
-        # Starts now, because its own start would unblock the signals.
-        resource_tracker.ensure_running()
-        with _start_lock, _environment(process_role.POOL, "1"):
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-            try:
-                return _Popen(process)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class _Context(SpawnContext):
-    """Spawns processes: a forked one would have the server's ring without its threads."""
-
-    Process = _Process
-
-    def get_preparation_data(self, name: str) -> dict[str, Any]:
-        return spawn.get_preparation_data(name)
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-
-
 def _serve(
     pipe: Connection,
     number: int,
@@ -398,71 +343,14 @@ def _serve(
     _: list[Function],
     cancelled: Number,
 ) -> None:
-    """Runs calls in the new process until the server closes the pipe.
-
-    Unpickling the functions has imported their modules, whose servers must not run. From here on,
-    functions may run servers.
-    """
-    os.environ.pop(process_role.POOL, None)
-    # A daemon could not start processes, and functions may.
-    multiprocessing.current_process().daemon = False
-    _outlast_signals()
-    _end_with_server()
+    """Runs calls in the new process until the server closes the pipe."""
+    pool_process.begin()
     failure = run_hooks(hooks, number)
     link = ProcessLink(pipe, cancelled)
     with contextlib.suppress(EOFError, ConnectionError):
         pipe.send((_shared_prefix, failure))
         while failure is None:
             link.end_call(_outcome(pipe.recv_bytes(), link))
-
-
-def _outlast_signals() -> None:
-    """Leaves the signals that end a server to the server, which lets calls finish.
-
-    SIGTERM gets a handler, because an ignored signal would be ignored by programs that functions
-    start, too. It ends forked children, also those that it reaches before they can say so.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _outlast)
-    os.register_at_fork(
-        before=_block_sigterm, after_in_parent=_restore_mask, after_in_child=_end_by_sigterm
-    )
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-
-
-def _outlast(_number: int, _frame: object) -> None:
-    """Handles SIGTERM."""
-
-
-#: The signals that a thread had blocked before it forked.
-_forking = threading.local()
-
-
-def _block_sigterm() -> None:
-    _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-
-
-def _restore_mask() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
-
-
-def _end_by_sigterm() -> None:
-    if signal.getsignal(signal.SIGTERM) is _outlast:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _restore_mask()
-
-
-def _end_with_server() -> None:
-    """Has Linux end this process when the server's dies, whose successor starts its own.
-
-    Otherwise its call would run to its end, and nobody would get the result.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(ImportError):
-            import ctypes
-
-            # It counts as dead when the thread dies that has started this process.
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _outcome(request: bytes, link: ProcessLink) -> bytes:
