@@ -40,6 +40,10 @@ impl ProcessBatch for Batch {
         self.parts.len()
     }
 
+    fn function(&self) -> usize {
+        3
+    }
+
     fn calls(&self) -> Vec<SentCall<'_>> {
         let call = |parts| {
             let params = Some(&br#"[{"$part":0}]"#[..]);
@@ -78,7 +82,9 @@ fn echo(link: &mut ProcessLink) -> Option<usize> {
         let parts = vec![ResultPart { tensor: None, bytes }];
         Ok(CallResult { text: call.params.unwrap(), parts })
     };
-    let results: Results = read_batch(&message).unwrap().into_iter().map(result).collect();
+    let batch = read_batch(&message).unwrap();
+    assert_eq!(batch.function, 3);
+    let results: Results = batch.calls.into_iter().map(result).collect();
     link.send(MessageKind::Results, &Encoded::results(&results)).ok()?;
     Some(results.len())
 }
@@ -96,7 +102,7 @@ fn serve(
 ) -> Left<Batch> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let process = thread::spawn(move || run(theirs));
-    let left = serve_process(queue, 0, ours, None);
+    let left = serve_process(queue, 0, ours, None, || {});
     process.join().unwrap();
     left
 }
@@ -251,7 +257,7 @@ fn the_end_of_a_process_is_noticed_behind_an_open_socket() {
         echo(&mut ready(&theirs));
         drop(process);
     });
-    let left = serve_process(&queue, 0, ours, Some(exit.as_fd()));
+    let left = serve_process(&queue, 0, ours, Some(exit.as_fd()), || {});
     running.join().unwrap();
     assert_eq!(left.end, ProcessEnd::Died);
     assert_eq!(mine.recv_timeout(LIMIT).unwrap().len(), 1, "its last results came before");
@@ -275,7 +281,7 @@ fn a_closed_queue_ends_the_service() {
         let _link = ready(&theirs);
         drop(held.lock());
     });
-    assert_eq!(serve_process(&queue, 0, ours, None).end, ProcessEnd::Closed);
+    assert_eq!(serve_process(&queue, 0, ours, None, || {}).end, ProcessEnd::Closed);
     drop(guard);
     closer.join().unwrap();
     process.join().unwrap();

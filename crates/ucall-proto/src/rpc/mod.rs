@@ -23,6 +23,7 @@ pub use meta::Meta;
 pub(crate) use outline::DocumentOutline;
 pub use parts::{
     Binary, Part, PartError, Parts, ResultFormat, ResultPart, inline_results, part_reference,
+    part_references,
 };
 pub use reply::Reply;
 pub(crate) use reply::{AROUND_RESULT_BYTES, ReplyLimit, too_large, write_error_reply};

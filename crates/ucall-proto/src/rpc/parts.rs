@@ -22,6 +22,7 @@ pub struct Parts {
     parts: Vec<Entry>,
     /// What the memory is counted by, until the last holder of the parts drops them.
     reserved: Reservation,
+    is_of_batch: bool,
 }
 
 #[derive(Debug)]
@@ -71,7 +72,23 @@ impl Parts {
     pub fn new(memory: impl Into<Bytes>, parts: Vec<(Range<usize>, Option<Tensor>)>) -> Self {
         let entry = |(range, tensor)| Entry::new(None, range, tensor);
         let parts = parts.into_iter().map(entry).collect();
-        Self { memory: memory.into(), parts, reserved: Reservation::default() }
+        Self { memory: memory.into(), parts, reserved: Reservation::default(), is_of_batch: false }
+    }
+
+    /// The same parts, whose arrays may be rows of one that others in the same memory continue.
+    #[must_use]
+    pub fn of_batch(self) -> Self {
+        Self { is_of_batch: true, ..self }
+    }
+
+    /// Whether that is so. Then a reader leaves an array where it lies, however short it is.
+    pub fn is_of_batch(&self) -> bool {
+        self.is_of_batch
+    }
+
+    /// The memory that the parts lie in.
+    pub fn memory(&self) -> &[u8] {
+        &self.memory
     }
 
     /// Parts that each have memory of their own.
@@ -81,7 +98,7 @@ impl Parts {
             Entry::new(Some(memory), range, None)
         };
         let parts = parts.into_iter().map(entry).collect();
-        Self { memory: Bytes::new(), parts, reserved: Reservation::default() }
+        Self { memory: Bytes::new(), parts, reserved: Reservation::default(), is_of_batch: false }
     }
 
     /// The same parts, which hold a reservation of their memory.
@@ -98,7 +115,8 @@ impl Parts {
             Entry::new(memory.clone(), range.clone(), tensor.clone())
         };
         let parts = self.parts.iter().map(entry).collect();
-        Self { memory: self.memory.clone(), parts, reserved: Reservation::default() }
+        let (memory, is_of_batch) = (self.memory.clone(), self.is_of_batch);
+        Self { memory, parts, reserved: Reservation::default(), is_of_batch }
     }
 
     /// The bytes that are reserved for the parts.
@@ -190,6 +208,11 @@ pub fn part_reference(value: &[u8]) -> Option<usize> {
     (len == name.len()).then_some(index)
 }
 
+/// The indices of the parts that a text refers to.
+pub fn part_references(text: &[u8]) -> impl Iterator<Item = usize> {
+    references(text).map(|(_, index)| index)
+}
+
 /// The JSON text of a result with the base64 of its parts in place of the objects that stand for
 /// them.
 pub fn inline_results(text: &[u8], parts: &[ResultPart]) -> Vec<u8> {
@@ -202,27 +225,31 @@ pub fn inline_results(text: &[u8], parts: &[ResultPart]) -> Vec<u8> {
     inlined.unwrap_or_else(|_| text.to_vec())
 }
 
-/// Replaces each object that stands for a part by what `write` appends for its index.
+/// Where the objects are that stand for parts, and the index of each.
 ///
 /// In valid JSON a quote within a string follows a backslash, so a name behind a brace is one.
+fn references(text: &[u8]) -> impl Iterator<Item = (Range<usize>, usize)> {
+    memmem::find_iter(text, PART_NAME).filter_map(|name_at| {
+        let (before, after) = text.split_at(name_at);
+        let start = before.trim_ascii_end().strip_suffix(b"{")?.len();
+        let (index, len) = part_index(after)?;
+        Some((start..name_at + len, index))
+    })
+}
+
+/// Replaces each object that stands for a part by what `write` appends for its index.
 fn inline(
     text: &[u8],
     mut write: impl FnMut(usize, &mut Vec<u8>) -> Result<(), PartError>,
 ) -> Result<Vec<u8>, PartError> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest_at = 0;
-    for name_at in memmem::find_iter(text, PART_NAME) {
-        let (before, after) = text.split_at(name_at);
-        let before = before.trim_ascii_end();
-        let Some((index, len)) = part_index(after) else { continue };
-        if before.last() != Some(&b'{') || before.len() <= rest_at {
-            continue;
-        }
-        out.extend_from_slice(text.get(rest_at..before.len() - 1).unwrap_or_default());
+    for (object, index) in references(text) {
+        out.extend_from_slice(text.get(rest_at..object.start).unwrap_or_default());
         out.push(b'"');
         write(index, &mut out)?;
         out.push(b'"');
-        rest_at = name_at + len;
+        rest_at = object.end;
     }
     out.extend_from_slice(text.get(rest_at..).unwrap_or_default());
     Ok(out)

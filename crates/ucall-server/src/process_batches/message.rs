@@ -1,6 +1,7 @@
 //! The bytes of a batch and of its results, between a server and the process that runs the batch.
 //!
-//! A directory comes first: its length, the number of calls, and what each call has. The texts and
+//! A directory comes first: its length, of a batch its function, the number of calls, and what each
+//! call has. The texts and
 //! the parts of all calls follow from the next multiple of [`ALIGNMENT`], at the positions that the
 //! directory has. Parts of the same index that are arrays of one shape and dtype lie one after
 //! another, so a process can read those of all calls as one array.
@@ -9,11 +10,12 @@
 //! in it are JSON that this library wrote.
 
 use std::ops::Range;
+use std::ptr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use ucall_proto::arrays::{DIMENSIONS_MAX, DType, Tensor, npy};
-use ucall_proto::{Parts, ResultFormat, ResultPart, RpcError};
+use ucall_proto::{Part, Parts, ResultFormat, ResultPart, RpcError, part_references};
 
 /// Arrays are read fastest from the start of a cache line.
 pub(super) const ALIGNMENT: u64 = 64;
@@ -38,6 +40,15 @@ pub struct ReceivedCall {
     pub parts: Option<Arc<Parts>>,
     /// How its result is to be written.
     pub results: ResultFormat,
+}
+
+/// A batch, as the process gets it.
+#[derive(Clone, Debug)]
+pub struct ReceivedBatch {
+    /// The index of its function.
+    pub function: usize,
+    /// Its calls.
+    pub calls: Vec<ReceivedCall>,
 }
 
 /// The result of one call: its JSON text, and what that refers to.
@@ -68,20 +79,36 @@ struct PlacedPart<'a> {
     tensor: Option<Tensor>,
 }
 
+/// The parts of a document, of which only those are placed that calls of the batch refer to.
+struct Document<'a> {
+    parts: &'a Parts,
+    placed: Vec<Option<PlacedPart<'a>>>,
+}
+
+impl Document<'_> {
+    fn is_of(&self, call: &SentCall<'_>) -> bool {
+        call.parts.is_some_and(|parts| ptr::eq(parts, self.parts))
+    }
+}
+
 impl<'a> Encoded<'a> {
-    /// A batch. With `splits_arrays` each part that is a `.npy` file is sent as the items of its
-    /// array: for functions whose params take arrays, and no bytes.
-    pub fn batch(calls: &[SentCall<'a>], splits_arrays: bool) -> Self {
+    /// A batch of the function with this index. With `splits_arrays` each part that is a `.npy`
+    /// file is sent as the items of its array: for functions whose params take arrays, not bytes.
+    pub fn batch(function: usize, calls: &[SentCall<'a>], splits_arrays: bool) -> Self {
         let mut encoded = Self::default();
-        encoded.start(calls.len());
-        let texts: Vec<u64> =
-            calls.iter().map(|call| encoded.place(call.params.unwrap_or_default(), 1)).collect();
-        let placed = encoded.place_columns(calls, splits_arrays);
-        for ((call, text_at), parts) in calls.iter().zip(texts).zip(placed) {
+        encoded.start();
+        encoded.put_number(function as u64);
+        encoded.put_number(calls.len() as u64);
+        let documents = encoded.place_documents(calls, splits_arrays);
+        encoded.put_number(documents.len() as u64);
+        documents.iter().for_each(|document| encoded.put_parts(&document.placed));
+        for call in calls {
+            let params = call.params.unwrap_or_default();
+            let at = encoded.place(params, 1);
             encoded.put(&[format_code(call.results), u8::from(call.params.is_some())]);
-            encoded.put_range(text_at, call.params.unwrap_or_default());
-            encoded.put(&[u8::from(call.parts.is_some())]);
-            encoded.put_parts(&parts);
+            encoded.put_range(at, params);
+            let document = documents.iter().position(|document| document.is_of(call));
+            encoded.put_number(document.map_or(0, |index| index as u64 + 1));
         }
         encoded.end()
     }
@@ -89,17 +116,17 @@ impl<'a> Encoded<'a> {
     /// The results of a batch, in the order of its calls.
     pub fn results(results: &'a [Result<CallResult, RpcError>]) -> Self {
         let mut encoded = Self::default();
-        encoded.start(results.len());
+        encoded.start();
+        encoded.put_number(results.len() as u64);
         for result in results {
             match result {
                 Ok(result) => {
                     encoded.put(&[1]);
                     let at = encoded.place(&result.text, 1);
                     encoded.put_range(at, &result.text);
-                    let place = |part: &'a ResultPart| PlacedPart {
-                        at: encoded.place(&part.bytes, ALIGNMENT),
-                        bytes: &part.bytes,
-                        tensor: part.tensor.clone(),
+                    let place = |part: &'a ResultPart| {
+                        let at = encoded.place(&part.bytes, ALIGNMENT);
+                        Some(PlacedPart { at, bytes: &part.bytes, tensor: part.tensor.clone() })
                     };
                     let parts: Vec<_> = result.parts.iter().map(place).collect();
                     encoded.put_parts(&parts);
@@ -146,9 +173,8 @@ impl<'a> Encoded<'a> {
     }
 
     /// Leaves room for the length of the directory.
-    fn start(&mut self, calls: usize) {
+    fn start(&mut self) {
         self.put(&[0; 8]);
-        self.put_number(calls as u64);
     }
 
     fn end(mut self) -> Self {
@@ -170,33 +196,56 @@ impl<'a> Encoded<'a> {
         at
     }
 
-    /// Places the first parts of all calls, then the second ones, and so on.
-    fn place_columns(
+    /// Places the parts that each call refers to first, then those that it refers to next, and so
+    /// on. Calls of one document share its parts.
+    fn place_documents(
         &mut self,
         calls: &[SentCall<'a>],
         splits_arrays: bool,
-    ) -> Vec<Vec<PlacedPart<'a>>> {
-        let count = |call: &SentCall<'_>| call.parts.map_or(0, Parts::count);
-        let mut placed: Vec<Vec<PlacedPart<'a>>> = Vec::new();
-        placed.resize_with(calls.len(), Vec::new);
-        for column in 0..calls.iter().map(count).max().unwrap_or(0) {
-            let mut last: Option<Tensor> = None;
-            for (call, placed) in calls.iter().zip(&mut placed) {
-                let Some(part) = call.parts.and_then(|parts| parts.get(column)) else { continue };
-                let (tensor, bytes) = match part.tensor {
-                    None if splits_arrays => match npy::split(part.bytes) {
-                        Ok((tensor, items)) => (Some(tensor), items),
-                        Err(_) => (None, part.bytes),
-                    },
-                    tensor => (tensor.cloned(), part.bytes),
-                };
-                let continues = tensor.is_some() && tensor == last;
-                let at = self.place(bytes, if continues { 1 } else { ALIGNMENT });
-                placed.push(PlacedPart { at, bytes, tensor: tensor.clone() });
-                last = tensor;
+    ) -> Vec<Document<'a>> {
+        let mut documents: Vec<Document<'a>> = Vec::new();
+        let mut wanted = Vec::with_capacity(calls.len());
+        for call in calls {
+            let Some(parts) = call.parts else { continue };
+            let known = documents.iter().position(|document| document.is_of(call));
+            let document = known.unwrap_or_else(|| {
+                documents.push(Document { parts, placed: Vec::new() });
+                documents.len() - 1
+            });
+            let text = call.params.unwrap_or_default();
+            wanted.push((document, part_references(text).collect::<Vec<_>>()));
+        }
+        for column in 0..wanted.iter().map(|(_, indices)| indices.len()).max().unwrap_or(0) {
+            let mut last = None;
+            for (document, indices) in &wanted {
+                if let (Some(document), Some(&index)) =
+                    (documents.get_mut(*document), indices.get(column))
+                {
+                    self.place_part(document, index, splits_arrays, &mut last);
+                }
             }
         }
-        placed
+        documents
+    }
+
+    /// Places a part, unless that was done, behind that of the tensor `last` if it is such a one.
+    fn place_part(
+        &mut self,
+        document: &mut Document<'a>,
+        index: usize,
+        splits_arrays: bool,
+        last: &mut Option<Tensor>,
+    ) {
+        let Some(part) = document.parts.get(index) else { return };
+        if document.placed.len() <= index {
+            document.placed.resize_with(index + 1, || None);
+        }
+        let Some(placed @ None) = document.placed.get_mut(index) else { return };
+        let (tensor, bytes) = split(part, splits_arrays);
+        let continues = tensor.is_some() && tensor == *last;
+        let at = self.place(bytes, if continues { 1 } else { ALIGNMENT });
+        *placed = Some(PlacedPart { at, bytes, tensor: tensor.clone() });
+        *last = tensor;
     }
 
     fn put(&mut self, bytes: &[u8]) {
@@ -217,9 +266,11 @@ impl<'a> Encoded<'a> {
         self.put(text);
     }
 
-    fn put_parts(&mut self, parts: &[PlacedPart<'_>]) {
+    fn put_parts(&mut self, parts: &[Option<PlacedPart<'_>>]) {
         self.put_number(parts.len() as u64);
         for part in parts {
+            self.put(&[u8::from(part.is_some())]);
+            let Some(part) = part else { continue };
             self.put_range(part.at, part.bytes);
             let Some(tensor) = &part.tensor else {
                 self.put_text(b"");
@@ -237,21 +288,27 @@ impl<'a> Encoded<'a> {
 ///
 /// # Errors
 /// It is none.
-pub fn read_batch(message: &Bytes) -> Result<Vec<ReceivedCall>, InvalidMessage> {
-    let (mut reader, count) = MessageReader::new(message)?;
+pub fn read_batch(message: &Bytes) -> Result<ReceivedBatch, InvalidMessage> {
+    let mut reader = MessageReader::new(message)?;
+    let (function, count) = (reader.number()?, reader.count()?);
+    let mut documents = Vec::new();
+    for _ in 0..reader.count()? {
+        let parts = reader.parts()?;
+        documents.push(Arc::new(Parts::new(reader.body.clone(), parts).of_batch()));
+    }
     let call = |_| {
         let results = read_format(reader.byte()?)?;
         let has_params = reader.byte()? == 1;
         let text = reader.range()?;
-        let has_parts = reader.byte()? == 1;
-        let parts = reader.parts()?;
-        Ok(ReceivedCall {
-            params: has_params.then(|| reader.body.slice(text)),
-            parts: has_parts.then(|| Arc::new(Parts::new(reader.body.clone(), parts))),
-            results,
-        })
+        let parts = match reader.number()? {
+            0 => None,
+            number => Some(documents.get(number - 1).ok_or(InvalidMessage)?.clone()),
+        };
+        let params = has_params.then(|| reader.body.slice(text));
+        Ok(ReceivedCall { params, parts, results })
     };
-    (0..count).map(call).collect()
+    let calls = (0..count).map(call).collect::<Result<_, _>>()?;
+    Ok(ReceivedBatch { function, calls })
 }
 
 /// Reads the results of a batch. Their bytes are in the memory of the message.
@@ -259,18 +316,33 @@ pub fn read_batch(message: &Bytes) -> Result<Vec<ReceivedCall>, InvalidMessage> 
 /// # Errors
 /// It is none.
 pub fn read_results(message: &Bytes) -> Result<Vec<Result<CallResult, RpcError>>, InvalidMessage> {
-    let (mut reader, count) = MessageReader::new(message)?;
+    let mut reader = MessageReader::new(message)?;
+    let count = reader.count()?;
     let result = |_| {
         if reader.byte()? == 0 {
             return Ok(Err(reader.error()?));
         }
         let text = reader.range()?;
         let parts = reader.parts()?.into_iter();
-        let part = |(range, tensor)| ResultPart { tensor, bytes: reader.body.slice(range) };
-        let parts = parts.map(part).collect();
+        let part = |(range, tensor): ReadPart| match range.start <= reader.body.len() {
+            true => Ok(ResultPart { tensor, bytes: reader.body.slice(range) }),
+            false => Err(InvalidMessage),
+        };
+        let parts = parts.map(part).collect::<Result<_, _>>()?;
         Ok(Ok(CallResult { text: reader.body.slice(text), parts }))
     };
     (0..count).map(result).collect()
+}
+
+/// What a part is and its bytes: those of its items, if it is a `.npy` that is to be split.
+fn split(part: Part<'_>, splits_arrays: bool) -> (Option<Tensor>, &[u8]) {
+    match part.tensor {
+        None if splits_arrays => match npy::split(part.bytes) {
+            Ok((tensor, items)) => (Some(tensor), items),
+            Err(_) => (None, part.bytes),
+        },
+        tensor => (tensor.cloned(), part.bytes),
+    }
 }
 
 fn format_code(format: ResultFormat) -> u8 {
@@ -300,18 +372,20 @@ struct MessageReader<'a> {
 }
 
 impl<'a> MessageReader<'a> {
-    /// The reader, and the number of calls. Each call has at least a byte in the directory.
-    fn new(message: &'a Bytes) -> Result<(Self, usize), InvalidMessage> {
+    fn new(message: &'a Bytes) -> Result<Self, InvalidMessage> {
         let start = message.first_chunk().ok_or(InvalidMessage)?;
         let len = usize::try_from(u64::from_le_bytes(*start)).map_err(|_| InvalidMessage)?;
         let directory = message.get(start.len()..len).ok_or(InvalidMessage)?;
         let body_at = len.next_multiple_of(ALIGNMENT as usize).min(message.len());
-        let mut reader = Self { directory, body: message.slice(body_at..) };
-        let count = reader.number()?;
-        match count <= reader.directory.len() {
-            true => Ok((reader, count)),
+        Ok(Self { directory, body: message.slice(body_at..) })
+    }
+
+    /// The number of calls, each of which has at least a byte in the directory.
+    fn count(&mut self) -> Result<usize, InvalidMessage> {
+        self.number().and_then(|count| match count <= self.directory.len() {
+            true => Ok(count),
             false => Err(InvalidMessage),
-        }
+        })
     }
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], InvalidMessage> {
@@ -348,6 +422,11 @@ impl<'a> MessageReader<'a> {
         let count = self.number()?;
         let mut parts = Vec::new();
         for _ in 0..count {
+            if self.byte()? == 0 {
+                // No call refers to it, so it is not there.
+                parts.push((usize::MAX..usize::MAX, None));
+                continue;
+            }
             let range = self.range()?;
             let tensor = match self.text()? {
                 b"" => None,
@@ -384,113 +463,5 @@ impl<'a> MessageReader<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use ucall_proto::arrays::Kind;
-
-    use super::*;
-
-    fn whole(encoded: &Encoded<'_>) -> Bytes {
-        let mut bytes = vec![0; encoded.len() as usize];
-        for (at, piece) in encoded.pieces() {
-            bytes[at as usize..][..piece.len()].copy_from_slice(piece);
-        }
-        bytes.into()
-    }
-
-    fn tensor(shape: &[usize]) -> Tensor {
-        let dtype = DType::native(Kind::Float, 4);
-        Tensor { dtype, shape: shape.to_vec(), is_fortran: false }
-    }
-
-    /// A part that is a `.npy`.
-    fn file(items: &[u8], shape: &[usize]) -> Parts {
-        let mut file = Vec::new();
-        npy::write_header(&mut file, &tensor(shape));
-        file.extend_from_slice(items);
-        let all = 0..file.len();
-        Parts::new(file, vec![(all, None)])
-    }
-
-    fn call<'a>(params: &'a [u8], parts: &'a Parts) -> SentCall<'a> {
-        SentCall { params: Some(params), parts: Some(parts), results: ResultFormat::Parts }
-    }
-
-    #[test]
-    fn a_batch_is_read_as_it_was_written() {
-        let parts = file(&[7; 12], &[3]);
-        let none = SentCall { params: None, parts: None, results: ResultFormat::Json };
-        let calls = [call(b"[1]", &parts), none, call(b"", &parts)];
-        let read = read_batch(&whole(&Encoded::batch(&calls, false))).unwrap();
-        assert_eq!(read.len(), 3);
-        assert_eq!(read[0].params.as_deref(), Some(&b"[1]"[..]));
-        assert_eq!(read[0].results, ResultFormat::Parts);
-        let part = read[0].parts.as_ref().unwrap().get(0).unwrap();
-        assert_eq!((part.bytes, part.tensor), (parts.get(0).unwrap().bytes, None));
-        assert!(read[1].params.is_none() && read[1].parts.is_none());
-        assert_eq!(read[2].params.as_deref(), Some(&b""[..]));
-    }
-
-    #[test]
-    fn arrays_of_one_shape_lie_one_after_another() {
-        let rows: Vec<Parts> = (0..3).map(|row| file(&[row; 12], &[3])).collect();
-        let other = file(&[9; 16], &[4]);
-        let calls: Vec<_> = rows.iter().chain([&other]).map(|parts| call(b"[]", parts)).collect();
-        let read = read_batch(&whole(&Encoded::batch(&calls, true))).unwrap();
-        let part = |index: usize| read[index].parts.as_ref().unwrap().get(0).unwrap();
-        let start = part(0).bytes.as_ptr() as usize;
-        for row in 0..3 {
-            assert_eq!(part(row).bytes.as_ptr() as usize, start + 12 * row);
-            assert_eq!(part(row).bytes, [row as u8; 12]);
-            assert_eq!(part(row).tensor, Some(&tensor(&[3])));
-        }
-        assert_eq!(part(3).bytes, [9; 16]);
-        assert_eq!((part(3).bytes.as_ptr() as usize - start) % ALIGNMENT as usize, 0);
-    }
-
-    #[test]
-    fn results_are_read_as_they_were_written() {
-        let part = ResultPart { tensor: Some(tensor(&[2])), bytes: Bytes::from_static(&[3; 8]) };
-        let bytes = ResultPart { tensor: None, bytes: Bytes::from_static(b"abc") };
-        let text = Bytes::from_static(br#"[{"$part":0},{"$part":1}]"#);
-        let results = [
-            Ok(CallResult { text: text.clone(), parts: vec![part, bytes] }),
-            Err(RpcError::new(-32602, "Invalid params").expected("int")),
-            Err(RpcError::new(5, "no")),
-        ];
-        let read = read_results(&whole(&Encoded::results(&results))).unwrap();
-        let first = read[0].as_ref().unwrap();
-        assert_eq!(first.text, text);
-        assert_eq!(first.parts[0].tensor, Some(tensor(&[2])));
-        assert_eq!(
-            (&first.parts[0].bytes[..], &first.parts[1].bytes[..]),
-            (&[3; 8][..], &b"abc"[..])
-        );
-        assert_eq!(read[1].as_ref().unwrap_err().data.as_deref(), Some(&b"\"int\""[..]));
-        let last = read[2].as_ref().unwrap_err();
-        assert_eq!((last.code, &last.message[..], &last.data), (5, "no", &None));
-    }
-
-    /// A process may write anything, so no cut and no changed byte may panic or read elsewhere.
-    #[test]
-    fn a_changed_message_is_refused_or_read_within_its_bytes() {
-        let rows: Vec<Parts> = (0..2).map(|row| file(&[row; 12], &[3])).collect();
-        let calls: Vec<_> = rows.iter().map(|parts| call(b"[1]", parts)).collect();
-        let batch = whole(&Encoded::batch(&calls, true));
-        let text = Bytes::from_static(b"[1]");
-        let results = [Ok(CallResult { text, parts: Vec::new() }), Err(RpcError::new(1, "no"))];
-        let results = whole(&Encoded::results(&results));
-        for message in [batch, results] {
-            for len in 0..message.len() {
-                let _ = (read_batch(&message.slice(..len)), read_results(&message.slice(..len)));
-                for byte in [0, 1, 0x7f, 0xff] {
-                    let mut changed = message.to_vec();
-                    changed[len] = byte;
-                    let changed = Bytes::from(changed);
-                    let _ = (read_batch(&changed), read_results(&changed));
-                }
-            }
-            assert!(read_batch(&message.slice(..20)).is_err());
-            assert!(read_results(&message.slice(..20)).is_err());
-        }
-    }
-}
+#[path = "message_tests.rs"]
+mod tests;

@@ -18,7 +18,8 @@ mod serve;
 
 pub use link::{MessageKind, ProcessLink};
 pub use message::{
-    CallResult, Encoded, InvalidMessage, ReceivedCall, SentCall, read_batch, read_results,
+    CallResult, Encoded, InvalidMessage, ReceivedBatch, ReceivedCall, SentCall, read_batch,
+    read_results,
 };
 pub use queue::ProcessQueue;
 pub use serve::{Left, ProcessBatch, ProcessEnd, serve_process};

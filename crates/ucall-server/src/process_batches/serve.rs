@@ -19,6 +19,9 @@ pub trait ProcessBatch {
     /// Begins the batch: drops the calls that have ended. Returns how many are left.
     fn begin(&mut self) -> usize;
 
+    /// The index of its function.
+    fn function(&self) -> usize;
+
     /// Its calls.
     fn calls(&self) -> Vec<SentCall<'_>>;
 
@@ -59,17 +62,19 @@ pub struct Left<B> {
 }
 
 /// Serves a process until it ends, is to be killed, or the queue is closed. `exit` can be read when
-/// the process has ended; its children may keep the socket open.
+/// the process has ended; its children may keep the socket open. `on_ready` is called when the
+/// process takes batches.
 pub fn serve_process<B: ProcessBatch>(
     queue: &ProcessQueue<B>,
     process: usize,
     socket: UnixStream,
     exit: Option<BorrowedFd<'_>>,
+    on_ready: impl FnOnce(),
 ) -> Left<B> {
     let mut running = VecDeque::new();
-    let served = Server::new(socket).map(|mut server| {
+    let served = Server::new(socket, on_ready).map(|mut server| {
         let end = server.serve(queue, process, exit, &mut running);
-        (end, server.is_ready)
+        (end, server.is_ready())
     });
     let (end, was_ready) = served.unwrap_or((Stopped::new(ProcessEnd::Died), false));
     let begun = match end.is_unread && running.len() == 1 {
@@ -104,22 +109,28 @@ impl From<io::Error> for Stopped {
 }
 
 /// The server's side of one process.
-struct Server {
+struct Server<F> {
     link: ProcessLink,
-    is_ready: bool,
+    /// Called once the process takes batches.
+    on_ready: Option<F>,
     wake: Arc<WakeFlag>,
     /// Can be read when the thread was woken.
     woken: UnixStream,
 }
 
-impl Server {
-    fn new(socket: UnixStream) -> io::Result<Self> {
+impl<F: FnOnce()> Server<F> {
+    fn new(socket: UnixStream, on_ready: F) -> io::Result<Self> {
         let (waker, woken) = UnixStream::pair()?;
         waker.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
         // If its buffer is full, there is enough to read.
         let wake = Arc::new(WakeFlag::new(move || drop((&waker).write(&[0]))));
-        Ok(Self { link: ProcessLink::of_server(socket)?, is_ready: false, wake, woken })
+        let (link, on_ready) = (ProcessLink::of_server(socket)?, Some(on_ready));
+        Ok(Self { link, on_ready, wake, woken })
+    }
+
+    fn is_ready(&self) -> bool {
+        self.on_ready.is_none()
     }
 
     fn serve<B: ProcessBatch>(
@@ -161,11 +172,11 @@ impl Server {
     ) -> Result<(), Stopped> {
         while let Some((kind, message)) = self.link.receive()? {
             match kind {
-                MessageKind::Ready if !self.is_ready => {
-                    self.is_ready = true;
+                MessageKind::Ready if !self.is_ready() => {
                     queue.set_ready(process, self.wake.clone());
+                    self.on_ready.take().into_iter().for_each(|on_ready| on_ready());
                 }
-                MessageKind::Failed if !self.is_ready => {
+                MessageKind::Failed if !self.is_ready() => {
                     let reason = String::from_utf8_lossy(&message).into_owned();
                     return Err(Stopped::new(ProcessEnd::Failed(reason)));
                 }
@@ -203,10 +214,12 @@ impl Server {
                 batch.finish(Vec::new());
                 continue;
             }
-            let splits_arrays = batch.splits_arrays();
             running.push_back(batch);
-            let calls = running.back().map(B::calls).unwrap_or_default();
-            self.link.send(MessageKind::Batch, &Encoded::batch(&calls, splits_arrays))?;
+            if let Some(batch) = running.back() {
+                let calls = batch.calls();
+                let message = Encoded::batch(batch.function(), &calls, batch.splits_arrays());
+                self.link.send(MessageKind::Batch, &message)?;
+            }
         }
         Ok(())
     }
