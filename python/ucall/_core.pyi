@@ -10,10 +10,14 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer, disjoint_base
 
 from ucall import Process
+from ucall._core_shared import BatchProcesses as BatchProcesses
 from ucall._core_shared import BrokerCalls as BrokerCalls
+from ucall._core_shared import ProcessDescription as ProcessDescription
+from ucall._core_shared import ProcessFunction as ProcessFunction
 from ucall._core_shared import SharedCounters as SharedCounters
 from ucall._core_shared import Store as Store
 from ucall._core_shared import insert_store as insert_store
+from ucall._core_shared import run_batches as run_batches
 from ucall._functions.registration import BatchRules
 from ucall._server.tls import ClientTls, TlsSettings
 from ucall.queue.core.future import Future

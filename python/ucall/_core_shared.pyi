@@ -1,14 +1,53 @@
-"""The classes of `ucall._core` whose state processes share: counters and stores."""
+"""What `ucall._core` has for several processes: counters, stores and batches."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, Self, final
+from typing import Any, Literal, Self, final
 
 from typing_extensions import Buffer
 
 from ucall._core import Server
 
-__all__ = ["BrokerCalls", "SharedCounters", "Store", "insert_store"]
+__all__ = [
+    "BatchProcesses",
+    "BrokerCalls",
+    "ProcessDescription",
+    "ProcessFunction",
+    "SharedCounters",
+    "Store",
+    "insert_store",
+    "run_batches",
+]
+
+#: A function as its process describes it: its name, itself, its signature and its encoder.
+ProcessDescription = tuple[str, Callable[..., Any], Sequence[object], Callable[[Any], object]]
+
+@final
+class BatchProcesses:
+    def __new__(cls, count: int, parallel: int) -> Self: ...
+    def function(self, index: int) -> ProcessFunction: ...
+    @property
+    def ready(self) -> int: ...
+    def open(self) -> None: ...
+    def serve(
+        self, process: int, socket: int, exit: int, on_ready: Callable[[], object]
+    ) -> tuple[Literal["closed", "died", "deadline", "invalid", "failed"], str, bool]: ...
+    def settle(self, process: int, why: str) -> int: ...
+    def fail_unserved(self) -> int: ...
+    def close(self) -> None: ...
+
+@final
+class ProcessFunction:
+    def __call__(self, *arguments: Any) -> Any: ...
+
+def run_batches(
+    socket: int,
+    functions: Sequence[ProcessDescription],
+    failure: str | None,
+    *,
+    debug: bool,
+    max_reply_bytes: int,
+) -> None: ...
 
 @final
 class BrokerCalls:

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
 from ucall import _core
+from ucall._functions.methods import ReplyOptions
 from ucall._functions.table import Functions
 from ucall._routes.health import ReadyChecks
 from ucall._server import checked, launch, serving_threads
@@ -218,6 +219,7 @@ class Server(Decorators, ContentDecorators, ModelDecorators):
             CallSpans(self) if observability.trace else None,
             limits.max_body_bytes,
             auth is not None,
+            ReplyOptions(debug, limits.max_reply_bytes),
         )
         self._lifespan.preparation += [self._functions.start_pools, self._functions.warm_up]
         self.title = checked.text("title", title)
@@ -262,6 +264,14 @@ class Server(Decorators, ContentDecorators, ModelDecorators):
         variables ``UCALL_WORKER_INDEX`` and ``UCALL_WORKER_COUNT``.
         """
         return process_role.worker
+
+    @property
+    def device(self) -> str | None:
+        """The device of this process: of those that `batch` was given as ``devices``.
+
+        None in the server's own process. Modules find it in the variable ``UCALL_DEVICE`` as well.
+        """
+        return process_role.device
 
     def run(
         self,

@@ -57,6 +57,7 @@ mod options;
 mod outcomes;
 mod pool;
 mod procedure;
+mod process_batches;
 #[cfg(feature = "queue")]
 mod queue;
 #[cfg(feature = "relay")]
@@ -118,6 +119,8 @@ mod _core {
     use crate::listening_socket::ListeningSocket;
     #[pymodule_export]
     use crate::outcomes::DoneCallback;
+    #[pymodule_export]
+    use crate::process_batches::{BatchProcesses, ProcessFunction, run_batches};
     #[cfg(feature = "queue")]
     #[pymodule_export]
     use crate::queue::{

@@ -13,6 +13,7 @@ use ucall_server::{Overflow, RouteAccess, SeriesIndex};
 use crate::convert::{self, ConversionFault, Convert, Results};
 use crate::ffi::DropAttached;
 use crate::outcomes::ResultText;
+use crate::process_batches::ProcessFunction;
 
 /// A registered function.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub(crate) struct Procedure {
     pub(crate) is_logged_as_slow: AtomicBool,
     /// Set if the function answers the requests of a route.
     pub(crate) route: Option<RouteAccess>,
+    /// Set if its batches run in other processes.
+    pub(crate) in_processes: Option<ProcessFunction>,
 }
 
 /// A procedure, which any thread may drop: its table and its calls share it.
@@ -118,13 +121,15 @@ pub(crate) struct BatchOptions {
     max_wait_ms: f64,
     parallel: usize,
     slots: Option<usize>,
+    process_count: usize,
 }
 
 impl BatchRules {
     fn new(options: &BatchOptions, executor: Executor, yields: bool) -> PyResult<Self> {
         let wait_max = Duration::try_from_secs_f64(options.max_wait_ms / 1e3)
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let &BatchOptions { max_size: size_max, parallel: running_max, .. } = options;
+        let &BatchOptions { max_size: size_max, parallel, process_count, .. } = options;
+        let running_max = parallel.saturating_mul(process_count.max(1));
         Ok(Self { size_max, wait_max, running_max, executor, yields })
     }
 }
@@ -207,6 +212,7 @@ impl Procedure {
         mode: CallMode,
     ) -> Self {
         Self {
+            in_processes: ProcessFunction::of(&callable),
             name,
             callable,
             signature,
@@ -232,6 +238,12 @@ impl Procedure {
     pub(crate) fn columns(&self) -> impl Iterator<Item = Column> {
         let params = self.signature.as_ref().map(|signature| signature.params.iter());
         params.into_iter().flatten().map(|param| param.column)
+    }
+
+    /// Whether no param takes bytes, or what a part is beside them.
+    pub(crate) fn takes_no_bytes(&self) -> bool {
+        let params = self.signature.as_ref().map(|signature| signature.params.iter());
+        params.into_iter().flatten().all(|param| !param.convert.may_take_bytes())
     }
 
     /// Whether the function is a generator.

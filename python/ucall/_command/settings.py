@@ -169,7 +169,7 @@ def _unknown_variables(names: set[str]) -> list[str]:
     """A line for each variable that has no effect."""
     import difflib
 
-    known = {process_role.INDEX, process_role.COUNT, *map(_variable, names)}
+    known = {process_role.INDEX, process_role.COUNT, process_role.DEVICE, *map(_variable, names)}
     warnings = []
     for variable in sorted(os.environ):
         if variable.startswith("UCALL_") and variable not in known:

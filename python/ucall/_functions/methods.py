@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ucall._functions.tool_rules import ToolRules
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["Methods", "NativeMethod", "Served"]
+__all__ = ["Methods", "NativeMethod", "ReplyOptions", "Served"]
+
+
+class ReplyOptions(NamedTuple):
+    """The options of a server about replies, which its processes need as well."""
+
+    debug: bool
+    max_reply_bytes: int
 
 
 class Served:

@@ -45,11 +45,17 @@ class _Popen(popen_spawn_posix.Popen):
 class _Process(SpawnProcess):
     """A process that gets its role from its environment, and begins with `_SIGNALS` blocked."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        #: Variables that it has beside those of the server.
+        self.environment: dict[str, str] = {}
+
     @staticmethod
     def _Popen(process: BaseProcess) -> Any:
         # Starts now, because its own start would unblock the signals.
         resource_tracker.ensure_running()
-        with _start_lock, _environment(process_role.POOL, "1"):
+        variables = {process_role.POOL: "1", **getattr(process, "environment", {})}
+        with _start_lock, _environment(variables):
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
                 return _Popen(process)
@@ -67,12 +73,13 @@ class PoolContext(SpawnContext):
 
 
 @contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    os.environ[name] = value
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    os.environ.update(variables)
     try:
         yield
     finally:
-        del os.environ[name]
+        for name in variables:
+            del os.environ[name]
 
 
 def begin() -> None:

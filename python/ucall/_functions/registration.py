@@ -39,8 +39,13 @@ class BatchRules:
     warm_up: Sequence[object] | None = None
     #: The number of calls that one generator has at once, in place of batches.
     slots: int | None = None
+    #: The number of processes that run them, if they do not run in the server's.
+    processes: int | None = None
+    #: The devices of the processes, which take them in turn.
+    devices: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        self._check_processes()
         if not isinstance(self.warm_up, (tuple, list, type(None))):
             got = type(self.warm_up).__name__
             raise TypeError(f"warm_up: expected a tuple with a value for each parameter, got {got}")
@@ -58,6 +63,30 @@ class BatchRules:
                 "slots: a generator with slots takes calls as they come, "
                 "and no max_size, max_wait_ms, parallel or warm_up"
             )
+
+    def _check_processes(self) -> None:
+        if self.devices is not None:
+            are_names = all(isinstance(device, str) and device for device in self.devices)
+            if isinstance(self.devices, str) or not are_names:
+                raise TypeError(f"devices: expected a list of names, got {self.devices!r}")
+            if not self.devices:
+                raise ValueError("devices: expected at least one")
+        if self.processes is not None:
+            checked.positive("processes", self.processes)
+
+    @property
+    def process_devices(self) -> tuple[str | None, ...]:
+        """The device of each process; none if batches run in the server's process."""
+        devices: Sequence[str | None] = self.devices or [None]
+        count = self.processes
+        if count is None:
+            count = 0 if self.devices is None else len(devices)
+        return tuple(devices[number % len(devices)] for number in range(count))
+
+    @property
+    def process_count(self) -> int:
+        """The number of processes; 0 if batches run in the server's process."""
+        return len(self.process_devices)
 
 
 @dataclass(frozen=True)
@@ -120,6 +149,7 @@ def register(
     pool: Any | None,
     timeout_ms: float | None,
     batch: BatchRules | None,
+    batch_pool: Any | None,
     stream: StreamRules,
     spans: Spans | None,
 ) -> Registration:
@@ -131,6 +161,7 @@ def register(
         pool: The `ucall._functions.process_pool.Pool` that it runs in, if any.
         timeout_ms: Time after which a process that runs a call is killed.
         batch: The limits of its batches, if it takes batches.
+        batch_pool: The `ucall._functions.batch_processes.BatchPool` that runs them, if any.
         stream: How callers get its items, if it is a generator.
         spans: Wraps it, if its calls are traced.
 
@@ -141,7 +172,7 @@ def register(
     is_wrapper = batch is None and signatures.is_plain_wrapper(function)
     if is_wrapper and (threads or pool is not None):  # It runs as what it is itself.
         is_async = yields = is_wrapper = False
-    _check_conflicts(name, is_async, yields, threads, pool)
+    _check_conflicts(name, is_async, yields, threads, pool or batch_pool)
     if not yields:
         stream.check_unused(name)
     described = stream.described if yields else None
@@ -158,6 +189,12 @@ def register(
         from ucall._functions import batches
 
         items = batches.describe(function, name, hints, registry)
+        if batch_pool is not None:
+            if any(takes == "context" for _, _, takes, *_ in items):
+                problem = "a context stays in the server's process: serve it by threads=True"
+                raise TypeError(f"{name}: takes the contexts of its calls; {problem}")
+            in_process = batch_pool.add(function, name, batch, registry)
+            return Registration(in_process, items, "thread", batch, None, hints)
         return _traced(Registration(function, items, mode, batch, described, hints), spans)
     signature = signatures.describe(function, name, hints, registry)
     if pool is not None:
@@ -187,8 +224,8 @@ def _traced(registration: Registration, spans: Spans | None) -> Registration:
 #: | async_generator  | awaits each item            | awaits the next token of all                |
 #: | thread_generator | blocks for each item        | a model that computes the next token of all |
 #:
-#: Processes run calls that return: items would need a way back to the server's process, and what a
-#: batch is for computes without the interpreter's lock.
+#: Processes run calls and batches that return: items would need a way back to the server's process.
+#: Batches that run there are of the mode thread, too.
 _MODES = {
     False: ("task", "thread", "inline"),
     True: ("async_generator", "thread_generator", "generator"),
@@ -203,8 +240,11 @@ def described_run(mode: str, processes: int | None, batch: BatchRules | None) ->
         parts.append(f"in {batch.slots} slots")
     elif batch is not None:
         parts.append(f"in batches of up to {batch.max_size}")
+    if processes is None and batch is not None:
+        processes = batch.process_count or None
     if processes is not None:
-        parts.append(f"in {processes} processes")
+        devices = "" if batch is None or not batch.devices else f" on {', '.join(batch.devices)}"
+        parts.append(f"in {processes} process{'es' if processes > 1 else ''}{devices}")
     elif mode in ("thread", "thread_generator"):
         parts.append("in threads")
     if batch is not None and batch.warm_up is not None:

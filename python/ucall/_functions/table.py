@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ucall import _core
-from ucall._functions.methods import Methods, NativeMethod, Served
+from ucall._functions.methods import Methods, NativeMethod, ReplyOptions, Served
 from ucall._routes import browser_client, explorer
 from ucall._routes.discovery import Discovery
 from ucall._server import checked, launch
 
 if TYPE_CHECKING:
+    from ucall._functions.batch_processes import BatchPool
     from ucall._functions.loading import Model
     from ucall._functions.process_hooks import ProcessHook
     from ucall._functions.process_pool import Pool
@@ -42,10 +43,12 @@ class Functions:
         spans: Spans | None,
         max_body_bytes: int,
         has_auth: bool,
+        replies: ReplyOptions,
     ) -> None:
         self._core = core
         self._max_body_bytes = max_body_bytes
         self._has_auth = has_auth
+        self._replies = replies
         self._spans = spans
         self._threads = threads
         self._timeout_ms = timeout_ms
@@ -53,6 +56,9 @@ class Functions:
         #: The names of methods that other servers answer; some end in ``*``.
         self._relayed: set[str] = set()
         self._pools: dict[int, Pool] = {}
+        #: The processes of functions that take batches.
+        self._batch_pools: list[BatchPool] = []
+        self._is_serving = False
         #: What processes that serve load before their first call.
         self._loaded: list[Model[Any]] = []
         #: The batches that run before the server listens, by their functions' names.
@@ -154,6 +160,7 @@ class Functions:
             raise ValueError(
                 f"{name}: scopes: expected a server with auth, whose users have scopes"
             )
+        batch_pool = None if batch is None else self._batch_pool_of(batch)
         registration = register(
             function,
             name,
@@ -163,6 +170,7 @@ class Functions:
             pool=None if processes is None else self._pool_of(processes),
             timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             batch=batch,
+            batch_pool=batch_pool,
             stream=stream,
             spans=self._spans,
         )
@@ -172,7 +180,7 @@ class Functions:
         if known is None or not signatures.is_redefinition(function, known.function):
             self._check_unused([name])
         warm_up = None
-        if batch is not None and batch.warm_up is not None:
+        if batch is not None and batch.warm_up is not None and batch_pool is None:
             from ucall._functions.warm_up import WarmUp
 
             in_thread = registration.mode in ("thread", "thread_generator")
@@ -204,6 +212,8 @@ class Functions:
             is_idempotent=idempotent,
             scopes=required,
         )
+        if batch_pool is not None and self._is_serving:
+            batch_pool.start()
         if self._tools is not None:
             self._tools.change()
         if self._models is not None:
@@ -359,6 +369,20 @@ class Functions:
             processes, Pool(processes, self._process_hooks, self._count_processes)
         )
 
+    def _batch_pool_of(self, rules: BatchRules) -> BatchPool | None:
+        """The processes with these devices, which all functions share that have the same."""
+        if not (devices := rules.process_devices):
+            return None
+        from ucall._functions.batch_processes import BatchPool
+
+        for pool in self._batch_pools:
+            if pool.fits(devices, rules.parallel):
+                return pool
+        hooks, report = self._process_hooks, self._count_processes
+        pool = BatchPool(devices, rules.parallel, hooks, self._replies, report)
+        self._batch_pools.append(pool)
+        return pool
+
     def add_process_hook(self, hook: Callable[..., object]) -> None:
         """Registers a hook of the pools' processes: see `ucall.Server.on_process_start`."""
         from ucall._functions import process_hooks
@@ -374,7 +398,8 @@ class Functions:
 
     def load_model(self, model: Model[Any]) -> Awaitable[None] | None:
         """Loads a model that this process needs."""
-        elsewhere = bool(self._pools) if model.in_processes is None else model.in_processes
+        has_processes = bool(self._pools or self._batch_pools)
+        elsewhere = has_processes if model.in_processes is None else model.in_processes
         if elsewhere or model.is_loaded:
             return None
         loading = model.load()
@@ -397,18 +422,21 @@ class Functions:
                 _core.count_loaded_model(self._core, model.name, has_ended)
 
     def start_pools(self) -> None:
-        """Starts all processes of the pools, if they load models.
+        """Starts the processes of functions that take batches; those of calls if they load models.
 
         Raises:
             RuntimeError: A process could not start.
         """
-        if any(model.in_processes is not False for model in self._loaded):
-            try:
-                for pool in self._pools.values():
-                    pool.start()
-            except BaseException:
-                self.close_pools()
-                raise
+        load_models = any(model.in_processes is not False for model in self._loaded)
+        self._is_serving = True
+        try:
+            for pool in self._pools.values() if load_models else ():
+                pool.start()
+            for batch_pool in self._batch_pools:
+                batch_pool.start()
+        except BaseException:
+            self.close_pools()
+            raise
 
     def warm_up(self) -> Awaitable[None] | None:
         """Runs the batches of `ucall.Server.batch` with ``warm_up``, once in a process."""
@@ -432,5 +460,8 @@ class Functions:
 
     def close_pools(self) -> None:
         """Ends the processes of all pools."""
+        self._is_serving = False
         for pool in self._pools.values():
             pool.close()
+        for batch_pool in self._batch_pools:
+            batch_pool.close()

@@ -67,6 +67,8 @@ class Decorators:
         max_size: int = 64,
         max_wait_ms: float = 0,
         parallel: int = 1,
+        processes: int | None = None,
+        devices: Sequence[str] | None = None,
         warm_up: Sequence[object] | None = None,
         slots: int | None = None,
         threads: bool | None = None,
@@ -86,6 +88,8 @@ class Decorators:
         max_size: int = 64,
         max_wait_ms: float = 0,
         parallel: int = 1,
+        processes: int | None = None,
+        devices: Sequence[str] | None = None,
         warm_up: Sequence[object] | None = None,
         slots: int | None = None,
         threads: bool | None = None,
@@ -105,6 +109,8 @@ class Decorators:
         max_size: int = 64,
         max_wait_ms: float = 0,
         parallel: int = 1,
+        processes: int | None = None,
+        devices: Sequence[str] | None = None,
         warm_up: Sequence[object] | None = None,
         slots: int | None = None,
         threads: bool | None = None,
@@ -134,7 +140,13 @@ class Decorators:
             name, threads, timeout_ms, stream, overflow, idempotent, mcp, scopes: See `add`.
             max_size: Calls in one batch.
             max_wait_ms: How long the first call of a batch waits for later ones.
-            parallel: Concurrent batches, if the function is async, a generator or runs in threads.
+            parallel: Concurrent batches, if the function is async, a generator or runs in threads;
+                with ``processes`` those that each process has at once, of which it runs one.
+            processes: Runs batches in this many processes, one for each device by default. The
+                function must be defined at the top of a module. The processes start with the
+                server, which listens when all are ready; one that dies is replaced.
+            devices: Names of devices, such as ``["cuda:0", "cuda:1"]``, which the processes take in
+                turn: see `device`.
             warm_up: A value for each parameter, such as ``("a text",)``. Batches of 1, 2, 4 and so
                 on up to ``max_size`` run with it before ``/readyz`` turns green, where those of
                 callers will, after the startup hooks and models; the log has their times. If one
@@ -151,7 +163,9 @@ class Decorators:
         options: dict[str, Any] = {
             "threads": threads,
             "timeout_ms": timeout_ms,
-            "batch": BatchRules(max_size, max_wait_ms, parallel, warm_up, slots),
+            "batch": BatchRules(
+                max_size, max_wait_ms, parallel, warm_up, slots, processes, devices
+            ),
             "stream": StreamRules(stream, overflow),
             "idempotent": idempotent,
             "tool": mcp,

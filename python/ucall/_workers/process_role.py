@@ -20,6 +20,7 @@ from ucall.options import arguments, variable
 __all__ = [
     "ALL_STOP",
     "COUNT",
+    "DEVICE",
     "FD",
     "HEARTBEAT",
     "INDEX",
@@ -61,6 +62,8 @@ COUNT: Final = "UCALL_WORKER_COUNT"
 ALL_STOP: Final = b"stop\n"
 #: In the environment of a process of a pool, while it imports the module of its functions.
 POOL: Final = "UCALL_POOL_PROCESS"
+#: In the environment of a process of a pool with ``devices=``: the name of its device.
+DEVICE: Final = "UCALL_DEVICE"
 
 _is_worker: Final = WORKER in os.environ
 
@@ -108,8 +111,11 @@ def _worker_place() -> WorkerPlace:
 #: The worker that this process is, or that has started it for a pool.
 worker: Final = _worker_place()
 
-#: The device that this process of a pool has by ``devices=``; ``None`` in other processes.
-device: str | None = None
+#: The device that this process of a pool has by ``devices=``; ``None`` in other processes. Its
+#: children are none of the pool.
+device: Final = os.environ.get(DEVICE) if POOL in os.environ else None
+if device is None:
+    os.environ.pop(DEVICE, None)
 
 #: The number of threads of a server that sets none, from ``--threads``.
 threads: int | None = None

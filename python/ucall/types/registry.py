@@ -57,6 +57,10 @@ def explain(error: BaseException, given: object, limit: int) -> Explained:
     return [(str(error), [])] if isinstance(error, (ValueError, TypeError)) else []
 
 
+#: A type, its encoder and its decoder.
+_Given = tuple[type, Callable[[Any], object], Callable[[Any], Any]]
+
+
 class TypeRegistry:
     """The decoders and encoders of one server.
 
@@ -70,6 +74,8 @@ class TypeRegistry:
         self._max_held_image_pixels = max_held_image_pixels
         self._reserved: PixelBudget | None = None
         self._registered: dict[Any, Decoder] = {}
+        #: The arguments of each `register`.
+        self._given: list[_Given] = []
         self._found: dict[Any, Decoder] = {}
         self._encoder = Encoder()
         self.encode = self._encoder.encode
@@ -85,6 +91,12 @@ class TypeRegistry:
         self._encoder.register(kind, encode)
         named = functools.partial(_decode_registered, decode, type_name(kind))
         self._registered[kind] = Decoder("value", named, type_name(kind))
+        self._given.append((kind, encode, decode))
+
+    def __reduce__(self) -> tuple[Callable[..., TypeRegistry], tuple[object, ...]]:
+        """Pickles what was registered, for a process of a pool, without what was built of it."""
+        limits = self._max_image_pixels, self._max_held_image_pixels
+        return _registry_of, (*limits, self._given)
 
     def is_registered(self, kind: object) -> bool:
         """Whether the class is registered."""
@@ -131,6 +143,13 @@ class TypeRegistry:
         if decoder is None:
             raise TypeError(f"{type_name(kind)} has no decoder")
         return decoder.decode_part(value)
+
+
+def _registry_of(max_pixels: int, max_held_pixels: int, given: list[_Given]) -> TypeRegistry:
+    registry = TypeRegistry(max_pixels, max_held_pixels)
+    for kind, encode, decode in given:
+        registry.register(kind, encode, decode)
+    return registry
 
 
 _IMAGE = "image in base64"

@@ -150,7 +150,8 @@ pub(crate) fn part_array<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let bytes = parts.get(index).map_or(&[][..], |part| part.bytes);
     let (tensor, items) = npy::split(bytes).map_err(invalid)?;
-    in_place(py, &tensor, items, || PartMemory::new(py, parts.clone(), index))
+    let memory = || PartMemory::new(py, parts.clone(), index);
+    in_place(py, &tensor, items, COPIED_BYTES_MAX, memory)
 }
 
 /// What an array of this dtype and shape is.
@@ -180,15 +181,16 @@ pub(crate) fn array_in<'py>(
     unsafe { NumPy::get(py)?.array_over(tensor, start, owner) }
 }
 
-/// An array over the memory of a part, or a copy of a small one, whose memory is aligned and does
-/// not keep that of the others. The length of the items is that of the tensor.
+/// An array over the memory of a part, or a copy of one of at most `copied_max` bytes, whose memory
+/// is aligned and does not keep that of the others. The length of the items is that of the tensor.
 fn in_place<'py>(
     py: Python<'py>,
     tensor: &Tensor,
     items: &[u8],
+    copied_max: usize,
     memory: impl FnOnce() -> PyResult<Bound<'py, PartMemory>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    if items.len() <= COPIED_BYTES_MAX {
+    if items.len() <= copied_max {
         return copied(py, tensor, items);
     }
     let owner = memory()?.into_any();
@@ -219,7 +221,8 @@ fn in_kept_memory<'py>(
     unsafe { memory.set_len(range.end) };
     let parts = Arc::new(Parts::new(budget.pool().share(memory), vec![(range, None)]));
     let items = parts.get(0).map_or(&[][..], |part| part.bytes);
-    in_place(py, tensor, items, || PartMemory::taken(py, parts.clone(), 0)).map(Some)
+    let memory = || PartMemory::taken(py, parts.clone(), 0);
+    in_place(py, tensor, items, COPIED_BYTES_MAX, memory).map(Some)
 }
 
 fn invalid(error: NpyError) -> PyErr {
@@ -345,7 +348,8 @@ impl ArrayType {
             };
             let target_dtype = self.fit(&tensor)?;
             let memory = || PartMemory::taken(py, parts.clone(), index);
-            let array = in_place(py, &tensor, items, memory);
+            let copied_max = if parts.is_of_batch() { 0 } else { COPIED_BYTES_MAX };
+            let array = in_place(py, &tensor, items, copied_max, memory);
             let array = array.map_err(|error| self.not_made(py, error))?;
             self.converted(array, target_dtype)
         })

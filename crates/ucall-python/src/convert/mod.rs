@@ -87,6 +87,15 @@ impl Convert {
         }
     }
 
+    /// Whether it may build bytes, or an object of them.
+    pub(crate) fn may_take_bytes(&self) -> bool {
+        match self {
+            Self::Any | Self::Bytes | Self::ByteArray | Self::MemoryView | Self::Custom(_) => true,
+            Self::Null | Self::Bool | Self::Int | Self::Float | Self::Str | Self::Array(_) => false,
+            Self::List(inner) | Self::Dict(inner) | Self::Optional(inner) => inner.may_take_bytes(),
+        }
+    }
+
     fn of_name(name: &str) -> PyResult<Self> {
         Ok(match name {
             "any" => Self::Any,

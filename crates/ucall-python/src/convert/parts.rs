@@ -50,6 +50,11 @@ impl PartMemory {
         self.has_one_view
     }
 
+    /// The memory of all parts, in which those of other documents may lie.
+    pub(super) fn memory(&self) -> &[u8] {
+        self.parts.memory()
+    }
+
     fn bytes(&self) -> &[u8] {
         self.parts.get(self.index).map_or(&[], |part| part.bytes)
     }

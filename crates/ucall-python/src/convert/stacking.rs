@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use ucall_proto::arrays::Tensor;
 
 use super::array_results::contiguous;
+use super::parts::PartMemory;
 use crate::ffi::{self, Array, NumPy};
 
 /// The shape and the dtype of an array.
@@ -38,6 +39,9 @@ pub(crate) fn stack<'py>(
     let shape = std::iter::once(items.len()).chain(tensor.shape.iter().copied()).collect();
     let whole = Tensor { dtype: tensor.dtype, shape, is_fortran: false };
     let row_bytes = tensor.bytes().unwrap_or(0);
+    if let Some(rows) = rows_in_place(numpy, &whole, row_bytes, &kept) {
+        return rows;
+    }
     let made = numpy.new_array(py, &whole, |target| {
         let mut rows = target.chunks_exact_mut(row_bytes.max(1));
         kept.iter().all(|item| {
@@ -47,4 +51,27 @@ pub(crate) fn stack<'py>(
         })
     })?;
     made.ok_or_else(|| PyTypeError::new_err("the arrays of a batch differ"))
+}
+
+/// The array of rows that lie one after another in the memory of a batch, where they are.
+fn rows_in_place<'py>(
+    numpy: &'static NumPy,
+    whole: &Tensor,
+    row_bytes: usize,
+    rows: &[Bound<'py, PyAny>],
+) -> Option<PyResult<Bound<'py, PyAny>>> {
+    let owner = numpy.array(rows.first()?)?.base()?;
+    let memory = owner.cast::<PartMemory>().ok()?.get().memory().as_ptr_range();
+    let start = numpy.array(rows.first()?)?.data();
+    let mut next = start;
+    for row in rows {
+        if numpy.array(row)?.data() != next {
+            return None;
+        }
+        next = next.wrapping_add(row_bytes);
+    }
+    let is_within = memory.start <= start && start <= next && next <= memory.end;
+    // SAFETY: the owner holds the memory, in which the rows are. They were taken from it, and are
+    // dropped when the function is called.
+    is_within.then(|| unsafe { numpy.array_over(whole, start.cast_mut(), owner.to_owned()) })
 }

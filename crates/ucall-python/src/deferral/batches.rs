@@ -19,10 +19,17 @@ use crate::job_input::Contents;
 use crate::outcomes::DeferredOutcome;
 use crate::pool::{Job, Work};
 use crate::procedure::{Executor, Procedure, SharedProcedure};
+use crate::process_batches::SentBatch;
 
 impl Deferral {
     pub(super) fn run_batch(&mut self, functions: &mut Functions, batch: Batch) {
         let Batch { procedure, rules, calls } = batch;
+        if let Some(function) = &procedure.in_processes {
+            let token = self.insert_entry(&functions.timing, &procedure, EntryKind::Batch);
+            let (began, outcomes) = (functions.timing.turn_began(), self.outcomes.clone());
+            let batch = SentBatch::new(token, calls, &procedure, function, began, outcomes);
+            return function.submit(batch);
+        }
         if rules.executor == Executor::Thread && !rules.yields {
             let tokens = calls.tokens();
             let token = self.insert_entry(&functions.timing, &procedure, EntryKind::Batch);

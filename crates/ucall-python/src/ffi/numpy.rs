@@ -416,6 +416,11 @@ impl<'a, 'py> Array<'a, 'py> {
         }
     }
 
+    /// The address of its first item.
+    pub(crate) fn data(&self) -> *const u8 {
+        self.fields().data.cast()
+    }
+
     /// Whether no other code has a reference to it.
     pub(crate) fn is_unshared(&self) -> bool {
         has_one_reference(self.object) && self.fields().weak_references.is_null()

@@ -1,0 +1,129 @@
+//! Runs batches in a process, on its main thread.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{FromRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use bytes::Bytes;
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use ucall_proto::{Binary, ResultFormat, RpcError};
+use ucall_server::Reservation;
+use ucall_server::process_batches::{
+    CallResult, Encoded, MessageKind, ProcessLink, ReceivedCall, read_batch,
+};
+
+use crate::batch_inputs::{BatchWriter, Written, run_inputs};
+use crate::convert::Scratch;
+use crate::errors;
+use crate::interpreter_shutdown::{register_process, run_tracked};
+use crate::job_input::Contents;
+use crate::procedure::{CallMode, Procedure, Signature};
+use crate::report::Report;
+
+/// A function as the process describes it: its name, itself, its signature and its encoder.
+type Description<'py> = (String, Py<PyAny>, Bound<'py, PyList>, Py<PyAny>);
+
+/// Runs the batches that the server sends over a socket, until that is closed. `failure` says why
+/// the process cannot run any; then it returns at once.
+#[pyfunction]
+#[pyo3(signature = (socket, functions, failure, *, debug, max_reply_bytes))]
+pub(crate) fn run_batches(
+    py: Python<'_>,
+    socket: RawFd,
+    functions: Vec<Description<'_>>,
+    failure: Option<&str>,
+    debug: bool,
+    max_reply_bytes: usize,
+) -> PyResult<()> {
+    register_process();
+    // SAFETY: the caller gives the descriptor away.
+    let socket = unsafe { UnixStream::from_raw_fd(socket) };
+    let procedure = |(name, function, signature, encode): Description<'_>| {
+        let signature = Some(Signature::from_description(&signature)?);
+        Ok(Procedure::new(name, function, signature, encode, CallMode::Thread))
+    };
+    let mut runner = Runner {
+        procedures: functions.into_iter().map(procedure).collect::<PyResult<_>>()?,
+        report: Report::import(py, debug)?,
+        reply_bytes_max: max_reply_bytes,
+        scratch: Scratch::default(),
+    };
+    match runner.serve(py, socket, failure) {
+        Err(error) if is_end(error.kind()) => Ok(()),
+        Err(error) => Err(PyOSError::new_err(error.to_string())),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Whether the server has ended, or has closed the socket.
+fn is_end(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+}
+
+struct Runner {
+    procedures: Vec<Procedure>,
+    report: Report,
+    reply_bytes_max: usize,
+    scratch: Scratch,
+}
+
+impl Runner {
+    fn serve(
+        &mut self,
+        py: Python<'_>,
+        socket: UnixStream,
+        failure: Option<&str>,
+    ) -> io::Result<()> {
+        let mut link = py.detach(|| ProcessLink::of_process(socket))?;
+        if let Some(failure) = failure {
+            return link.send(MessageKind::Failed, &Encoded::text(failure.as_bytes()));
+        }
+        link.send(MessageKind::Ready, &Encoded::default())?;
+        loop {
+            let Some((_, message)) = py.detach(|| link.receive())? else { continue };
+            let results = self.run(py, &message)?;
+            // The last views of the memory of the inputs, unless the function has kept some.
+            drop(message);
+            py.detach(|| link.send(MessageKind::Results, &Encoded::results(&results)))?;
+        }
+    }
+
+    /// Runs a batch; returns the results in the order of its calls.
+    fn run(
+        &mut self,
+        py: Python<'_>,
+        message: &Bytes,
+    ) -> io::Result<Vec<Result<CallResult, RpcError>>> {
+        let batch = read_batch(message).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
+        let procedure = self.procedures.get(batch.function);
+        let procedure = procedure.ok_or(ErrorKind::InvalidData)?;
+        let mut results: Vec<_> = batch.calls.iter().map(|_| Err(errors::internal())).collect();
+        let inputs = batch.calls.into_iter().map(contents).enumerate().collect();
+        let mut writer = BatchWriter::new(&self.report, procedure, self.reply_bytes_max);
+        let run = || run_inputs(py, &mut writer, inputs, &mut self.scratch);
+        for (index, written) in run_tracked(py, run) {
+            if let Some(result) = results.get_mut(index) {
+                *result = call_result(written);
+            }
+        }
+        Ok(results)
+    }
+}
+
+fn contents(call: ReceivedCall) -> Contents {
+    let ReceivedCall { params, parts, results } = call;
+    let is_plain = parts.is_none() && results == ResultFormat::Json;
+    Contents {
+        params: params.map(|params| params.to_vec()),
+        binary: (!is_plain).then_some(Binary { parts, results }),
+        context: None,
+        waiting: None,
+        _reserved: Reservation::default(),
+    }
+}
+
+fn call_result(written: Written) -> Result<CallResult, RpcError> {
+    written.map(|result| CallResult { text: result.text.into(), parts: result.parts })
+}

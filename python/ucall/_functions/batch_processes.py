@@ -1,0 +1,293 @@
+"""Processes for functions that take batches. Each runs them on its main thread, and has a device.
+
+One queue is for all processes of a pool; the least busy one gets the next batch. A thread starts
+each process and serves it in the core, without the interpreter's lock, which passes the params of
+the calls on as they are: the process reads them, calls the function and writes the results.
+`pool_process` starts the processes.
+
+| a process | its batch | its successor |
+|---|---|---|
+| dies | fails; an idempotent one runs once more | starts at once, if it served for a second |
+| runs a batch past ``timeout_ms`` | has failed | likewise; the process is killed |
+| writes something else to its socket | as if it died | likewise; the process is killed |
+| dies before it is ready | waits for another one, or fails without one | starts after a pause |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any
+
+from ucall import _core
+from ucall._functions import pool_process
+from ucall._functions.pool_process import PoolContext
+from ucall._functions.process_hooks import ProcessHook, run_hooks
+from ucall._workers import process_role
+
+if TYPE_CHECKING:
+    from ucall._functions.methods import ReplyOptions
+    from ucall._functions.registration import BatchRules
+    from ucall.types.registry import TypeRegistry
+
+__all__ = ["BatchPool"]
+
+#: A process that has served this long did not die of its start.
+_STABLE_S = 1.0
+_BACK_OFF_MIN_S = 0.1
+_BACK_OFF_MAX_S = 10.0
+#: How long a process that has closed its socket may take to end.
+_EXIT_S = 1.0
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A function as its processes get it. They describe it anew."""
+
+    function: Function
+    name: str
+    rules: BatchRules
+    types: TypeRegistry
+
+    def describe(self) -> _core.ProcessDescription:
+        from ucall._functions import batches, signatures
+
+        hints = signatures.evaluate_annotations(self.function, self.name)
+        signature = batches.describe(self.function, self.name, hints, self.types)
+        if self.rules.warm_up is not None:
+            from ucall._functions.warm_up import WarmUp
+
+            WarmUp(self.name, self.function, hints, self.rules, in_thread=False).run()
+        return self.name, self.function, signature, self.types.encode
+
+
+class BatchPool:
+    """Processes that run the batches of some functions, from `start` to `close`.
+
+    Args:
+        devices: That of each process, or None.
+        parallel: The most batches that one process has at once: it runs one of them.
+        hooks: Run in each process before its first batch.
+        report: Called with False when a process is ready, and with True when it has ended.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str | None],
+        parallel: int,
+        hooks: Sequence[ProcessHook],
+        options: ReplyOptions,
+        report: Callable[[bool], object],
+    ) -> None:
+        self.report = report
+        self.devices = tuple(devices)
+        self._parallel = parallel
+        self.hooks = hooks
+        self.options = options
+        self.functions: list[_Function] = []
+        self.core = _core.BatchProcesses(len(devices), parallel)
+        self.closed = threading.Event()
+        self.closed.set()
+        self._processes: list[_Process] = []
+
+    def fits(self, devices: Sequence[str | None], parallel: int) -> bool:
+        """Whether it takes another function: its processes are such, and have not started."""
+        return self.closed.is_set() and (self.devices, self._parallel) == (devices, parallel)
+
+    def add(
+        self, function: Function, name: str, rules: BatchRules, types: TypeRegistry
+    ) -> _core.ProcessFunction:
+        """Adds a function; returns what the core gets in its place."""
+        self.functions.append(_Function(function, name, rules, types))
+        return self.core.function(len(self.functions) - 1)
+
+    def start(self) -> None:
+        """Starts all processes, and returns when each of them is ready.
+
+        Raises:
+            RuntimeError: One could not start; the message says why.
+        """
+        if not self.closed.is_set():
+            return
+        self.closed.clear()
+        self.core.open()
+        self._processes = [_Process(self, number) for number in range(len(self.devices))]
+        for process in self._processes:
+            process.started.result()
+
+    def close(self) -> None:
+        """Kills the processes. Batches that wait or run fail."""
+        self.closed.set()
+        self.core.close()
+        for process in self._processes:
+            process.end()
+        self._processes = []
+
+
+class _Process:
+    """A process and its successors, and the thread that serves them."""
+
+    def __init__(self, pool: BatchPool, number: int) -> None:
+        self._pool = pool
+        self._number = number
+        self._process: BaseProcess | None = None
+        self._lock = threading.Lock()
+        self._ready_at = 0.0
+        #: Set when the first process is ready, or could not start.
+        self.started: Future[None] = Future()
+        name = f"ucall-process-{number}"
+        self._thread = threading.Thread(target=self._serve_all, name=name, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Kills the process, and waits for its thread."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+        self._thread.join()
+
+    def _serve_all(self) -> None:
+        """Serves one process after another. Linux kills them with the thread that started them."""
+        pause_s = 0.0
+        while not self._pool.closed.wait(pause_s):
+            was_stable = self._serve_one()
+            longer_s = min(max(pause_s * 2, _BACK_OFF_MIN_S), _BACK_OFF_MAX_S)
+            pause_s = 0.0 if was_stable else longer_s
+        self._resolve_start(RuntimeError("the server stops"))
+
+    def _serve_one(self) -> bool:
+        """Serves a process from its start to its end. Returns whether it has served for long."""
+        self._ready_at = float("inf")
+        try:
+            ours = self._start()
+        except Exception as failure:
+            self._fail_start(f"could not start: {failure}", failure)
+            return False
+        process = self._process
+        assert process is not None
+        with _exit_descriptor(process) as exit_fd:
+            core, number = self._pool.core, self._number
+            end, reason, was_ready = core.serve(number, ours.detach(), exit_fd, self._set_ready)
+            if end == "died":
+                process.join(_EXIT_S)
+            with self._lock:
+                process.kill()
+                process.join()
+                self._process = None
+        if was_ready:
+            self._pool.report(True)
+        if self._pool.closed.is_set():
+            core.settle(number, "its process was killed: the server stops")
+        elif was_ready:
+            self._report_end(process, _how_ended(end, process.exitcode))
+        else:
+            why = f"could not start: {reason}" if reason else _how_ended(end, process.exitcode)
+            self._fail_start(why, None)
+        return time.monotonic() - self._ready_at >= _STABLE_S
+
+    def _start(self) -> socket.socket:
+        pool, (ours, theirs) = self._pool, socket.socketpair()
+        with theirs:
+            arguments = theirs, self._number, list(pool.hooks), pool.functions, pool.options
+            # A daemon: it is killed with the program, even if the server did not stop.
+            process = PoolContext().Process(target=_run_batches, args=arguments, daemon=True)
+            if (device := pool.devices[self._number]) is not None:
+                process.environment[process_role.DEVICE] = device
+            with self._lock:
+                process.start()
+                self._process = process
+        if pool.closed.is_set():
+            process.kill()
+        return ours
+
+    def _set_ready(self) -> None:
+        self._pool.report(False)
+        self._ready_at = time.monotonic()
+        self._resolve_start(None)
+
+    def _resolve_start(self, failure: BaseException | None) -> None:
+        with contextlib.suppress(InvalidStateError):
+            if failure is None:
+                self.started.set_result(None)
+            else:
+                self.started.set_exception(failure)
+
+    def _report_end(self, process: BaseProcess, why: str) -> None:
+        failed = self._pool.core.settle(self._number, f"its process {why}")
+        import logging  # here, because importing it takes a fifth as long as all of ucall
+
+        line = "process %d of %s (pid %d) %s: %d calls failed"
+        names = ", ".join(it.name for it in self._pool.functions)
+        logging.getLogger("ucall").error(line, self._number, names, process.pid, why, failed)
+
+    def _fail_start(self, why: str, cause: BaseException | None) -> None:
+        failure = RuntimeError(f"its process {why}")
+        failure.__cause__ = cause
+        if not self.started.done():
+            return self._resolve_start(failure)
+        failed = self._pool.core.fail_unserved()
+        import logging
+
+        names = ", ".join(it.name for it in self._pool.functions)
+        line = "process %d of %s %s: %d calls failed"
+        logging.getLogger("ucall").error(line, self._number, names, why, failed)
+        return None
+
+
+@contextlib.contextmanager
+def _exit_descriptor(process: BaseProcess) -> Any:
+    """A descriptor that can be read when the process has ended; -1 where there is none."""
+    try:
+        descriptor = os.pidfd_open(process.pid or 0)  # type: ignore[attr-defined, unused-ignore]
+    except (AttributeError, OSError):
+        yield -1
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _how_ended(end: str, status: int | None) -> str:
+    if end == "deadline":
+        return "was killed at the deadline of its batch"
+    if end == "invalid":
+        return "was killed: something else than results came over its socket"
+    status = status or 0
+    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+
+
+def _run_batches(
+    connection: socket.socket,
+    number: int,
+    hooks: list[ProcessHook],
+    functions: list[_Function],
+    options: ReplyOptions,
+) -> None:
+    """Runs batches in the new process until the server closes the socket."""
+    pool_process.begin()
+    described: list[_core.ProcessDescription] = []
+    failure: Exception | None = run_hooks(hooks, number)
+    if failure is None:
+        try:
+            described = [it.describe() for it in functions]
+        except Exception as raised:
+            failure = raised
+    notes = getattr(failure, "__notes__", [])
+    reason = None if failure is None else "\n".join([str(failure), *notes])
+    _core.run_batches(
+        connection.detach(),
+        described,
+        reason,
+        debug=options.debug,
+        max_reply_bytes=options.max_reply_bytes,
+    )
