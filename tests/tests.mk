@@ -8,7 +8,7 @@ conformance leaks security-table test-slow test-udp-flood test-udp-long test-xdp
 .PHONY: test-nightly
 test-nightly: export MUTATIONS := 1000000
 test-nightly: test-all test-mcp test-inference test-loom test-fuzz conformance sanitize leaks test-many-servers ## Run all tests that need no network, in some hours
-test-nightly: test-worker-deaths test-store-kills soak fuzz mutants test-mutations
+test-nightly: test-worker-deaths test-store-kills test-batch-kills soak fuzz mutants test-mutations
 
 # Three preemptions reach every step of these protocols, and take seconds rather than hours.
 .PHONY: test-loom
@@ -166,6 +166,11 @@ mutants: conformance-programs test-programs ## Break the promises of the docs, a
 .PHONY: walk
 walk: $(STAMPS)/venv #: Count the functions and files that one call in C passes (needs valgrind)
 	@$(PY) tools/walk.py
+
+.PHONY: test-batch-kills
+test-batch-kills: setup #: Kill the processes of batches under load, each two seconds for a minute
+	UCALL_BATCH_KILL_SECONDS=60 $(PY) -m pytest --both-engines \
+		tests/python/test_batch_process_faults.py -k killed_under_load
 
 .PHONY: test-queue-long test-store-kills
 # The outage at the default `expire_s`: OUTAGE_S=60 is the shortest that makes sense.

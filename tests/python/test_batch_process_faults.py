@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +311,80 @@ def test_without_shared_memory_batches_go_through_the_socket(tmp_path: Path, eng
     with serving(tmp_path, engine, LIMITED + SCRIPT) as (_, wire):
         for _ in range(3):
             assert call_all(wire, "total", [row, row]) == [float(sum(row))] * 2
+
+
+#: The seconds of the test under load; `make test-batch-kills` takes a minute.
+KILL_SECONDS = float(os.environ.get("UCALL_BATCH_KILL_SECONDS", "6"))
+CALLERS = 8
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_processes_killed_under_load_lose_their_batches_alone(tmp_path: Path, engine: str) -> None:
+    row = [1.5] * 8_000
+    with serving(tmp_path, engine, SCRIPT) as (process, wire):
+        stop = threading.Event()
+        results: list[str] = []
+
+        def call() -> None:
+            with Wire(port_of(wire)) as caller:
+                while not stop.is_set():
+                    found = reply(caller, "total", [row])
+                    expected = found.get("result") == 12_000.0
+                    code = found.get("error", {}).get("code")
+                    results.append("" if expected else str(code or found))
+
+        threads = [threading.Thread(target=call) for _ in range(CALLERS)]
+        for thread in threads:
+            thread.start()
+        kills, sizes, until = 0, [], time.monotonic() + KILL_SECONDS
+        while len(sizes) < 3 or time.monotonic() < until:
+            answered = len(results)
+            assert eventually(lambda answered=answered: len(results) > answered + 2 * CALLERS)
+            # Of these some serve other functions.
+            for pid in children_of(process.pid):
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+            sizes.append(held_by(process.pid))
+            time.sleep(min(2, KILL_SECONDS / 6))
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        lost = [it for it in results if it]
+        assert set(lost) <= {"-32007"}, "no other error"
+        # Each process of this function has had one batch, of four calls at most.
+        assert len(lost) <= 4 * kills and len(results) > 10 * len(lost)
+        # All calls go on: none waits for an answer that was lost.
+        assert call_all(wire, "total", [row, row]) == [12_000.0] * 2
+        descriptors, mapped, resident = zip(*sizes, strict=True)
+        assert max(descriptors) <= descriptors[0] + 16
+        assert max(mapped) <= mapped[0] + 16
+        assert max(resident) <= resident[0] + 64_000_000
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that run batches, which have imported their module."""
+    text = Path(f"/proc/{pid}/task/{pid}/children")
+    found = set(text.read_text().split())
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found |= set((task / "children").read_text().split())
+    spawned = "spawn_main"
+    return [int(it) for it in found if spawned in command_of(int(it))]
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def held_by(pid: int) -> tuple[int, int, int]:
+    """The descriptors of a process, its mappings of shared memory, and its resident bytes."""
+    descriptors = len(os.listdir(f"/proc/{pid}/fd"))
+    mapped = Path(f"/proc/{pid}/maps").read_text().count("memfd:ucall")
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return descriptors, mapped, pages * os.sysconf("SC_PAGE_SIZE")
