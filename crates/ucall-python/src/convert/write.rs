@@ -532,6 +532,7 @@ impl<'py> Writer<'_, 'py> {
 fn is_exclusive(array: Array<'_, '_>) -> bool {
     let is_of_param = |base: Borrowed<'_, '_, PyAny>| {
         base.cast_exact::<PartMemory>().is_ok_and(|memory| memory.get().has_one_view())
+            && ffi::has_one_reference(&base)
     };
     array.is_unshared() && (array.owns_memory() || array.base().is_some_and(is_of_param))
 }
