@@ -43,6 +43,14 @@ impl Deadline {
         self.at <= now
     }
 
+    /// The error for a caller whose call has a deadline that a batch of this time cannot meet.
+    #[cold]
+    pub fn unmeetable(batch_time: Duration) -> RpcError {
+        let millis = batch_time.as_secs_f64() * 1e3;
+        RpcError::new(RpcError::DEADLINE_PASSED, "Deadline passed")
+            .expected(&format!("expected a later deadline: a batch takes {millis:.1} ms"))
+    }
+
     /// The error for a caller whose call has not been answered in time.
     #[cold]
     pub fn error(&self) -> RpcError {

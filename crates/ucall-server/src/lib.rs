@@ -6,6 +6,7 @@
 mod access_log;
 mod admission;
 mod any_worker;
+mod batching;
 mod brokered_call;
 mod caller;
 mod config;
@@ -49,12 +50,15 @@ mod worker;
 
 pub use access_log::{AccessLog, LogFormat, LoggedCall};
 pub use any_worker::AnyWorker;
+pub use batching::{BatchLimits, Batcher, Full, Waiting};
 pub use brokered_call::{BrokeredCall, BrokeredReplies};
 pub use caller::{CallId, Caller, Transport};
 pub use config::{DatagramConfig, WorkerConfig, XdpConfig};
 pub use counters::{CounterPage, Counters, DatagramCounts, ProtocolCounts, Stats};
 pub use deadline::Deadline;
-pub use deferred_calls::{DeferredCalls, OutcomeQueue, RunLimit, RunPermit, Share, Shares, Token};
+pub use deferred_calls::{
+    DeferredCalls, OutcomeQueue, RunLimit, RunPermit, Share, Shares, Token, overloaded,
+};
 pub use engine_choice::sockets_allowed;
 pub use file_changes::FileChangeDetector;
 pub use handler::{DrainReport, Handler, Polled, Turn};

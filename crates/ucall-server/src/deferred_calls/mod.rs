@@ -26,7 +26,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::mem;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ucall_engine::Id;
 use ucall_proto::{MemoryBudget, RpcError};
@@ -141,12 +141,13 @@ impl<C, O> DeferredCalls<C, O> {
 
     #[cold]
     fn overloaded(&self) -> RpcError {
-        let retry_after_ms = (self.average_micros / 1000).clamp(1, 10_000);
         let (name, max) = self.limit.option();
-        let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
-        let data = format!(r#"{{"retry_after_ms":{retry_after_ms},"{name}":{max}}}"#);
-        error.data = Some(data.into_bytes());
-        error
+        overloaded(name, max, self.average_time())
+    }
+
+    /// The average time of the last calls from arrival to outcome.
+    pub fn average_time(&self) -> Duration {
+        Duration::from_micros(self.average_micros)
     }
 
     /// The number of entries.
@@ -302,6 +303,17 @@ impl<C, O> DeferredCalls<C, O> {
             self.deadlines = deadlines;
         }
     }
+}
+
+/// The reply to a call past the limit of an option, with the time after which a place is likely to
+/// be free.
+#[cold]
+pub fn overloaded(option: &str, max: usize, retry_after: Duration) -> RpcError {
+    let retry_after_ms = retry_after.as_millis().clamp(1, 10_000);
+    let mut error = RpcError::new(RpcError::OVERLOADED, "Overloaded");
+    let data = format!(r#"{{"retry_after_ms":{retry_after_ms},"{option}":{max}}}"#);
+    error.data = Some(data.into_bytes());
+    error
 }
 
 // loom has locks of its own, which work in its models alone.

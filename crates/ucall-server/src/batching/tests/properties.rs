@@ -1,0 +1,153 @@
+//! What holds for all calls, whatever a batcher has learned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::super::{BatchLimits, Batcher, Waiting};
+use super::origin;
+use super::simulator::micros;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push { priority: i8, weight: u64, timeout: Option<u64> },
+    Remove(prop::sample::Index),
+    Pass(u64),
+    Finish(usize),
+}
+
+fn step(weight_max: u64) -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (-2..3_i8, 1..=weight_max, prop::option::weighted(0.1, 1..5000_u64))
+            .prop_map(|(priority, weight, timeout)| Step::Push { priority, weight, timeout }),
+        1 => any::<prop::sample::Index>().prop_map(Step::Remove),
+        3 => (1..4000_u64).prop_map(Step::Pass),
+        2 => (0..4_usize).prop_map(Step::Finish),
+    ]
+}
+
+struct Model {
+    batcher: Batcher<usize>,
+    rules: BatchLimits,
+    now: Instant,
+    waiting: BTreeMap<usize, Waiting<usize>>,
+    running: Vec<(usize, Instant)>,
+    started: BTreeSet<usize>,
+    longest: Duration,
+    /// Since when no batch runs.
+    free_since: Option<Instant>,
+}
+
+impl Model {
+    fn apply(&mut self, step: &Step, call: usize) {
+        match step {
+            Step::Push { priority, weight, timeout } => {
+                let (since, deadline) = (self.now, timeout.map(|it| self.now + micros(it)));
+                let (priority, weight) = (*priority, *weight);
+                let waiting = Waiting { call, since, deadline, priority, weight };
+                let is_full = self.rules.waiting_max.is_some_and(|max| self.waiting.len() >= max);
+                assert_eq!(self.batcher.push(waiting).is_err(), is_full);
+                if !is_full {
+                    self.waiting.insert(call, waiting);
+                }
+            }
+            Step::Remove(index) if !self.waiting.is_empty() => {
+                let call = *self.waiting.keys().nth(index.index(self.waiting.len())).unwrap();
+                assert!(self.batcher.remove(call));
+                self.waiting.remove(&call);
+            }
+            Step::Finish(index) if !self.running.is_empty() => {
+                let (first, started) = self.running.remove(index % self.running.len());
+                self.batcher.finished(first, self.now);
+                self.longest = self.longest.max(self.now - started);
+                if self.running.is_empty() {
+                    self.free_since = Some(self.now);
+                }
+            }
+            Step::Pass(time) => self.now += micros(*time),
+            Step::Remove(_) | Step::Finish(_) => {}
+        }
+        self.start_batches();
+    }
+
+    fn start_batches(&mut self) {
+        let unmeetable = self.batcher.take_unmeetable(self.now);
+        for call in unmeetable.map(|(calls, _)| calls).unwrap_or_default() {
+            let waiting = self.waiting.remove(&call).expect("it waits");
+            assert!(waiting.deadline.is_some_and(|it| it < self.now + self.longest));
+        }
+        while let Some(calls) = self.batcher.next(self.now) {
+            self.check_batch(&calls);
+            self.running.push((calls[0], self.now));
+            self.free_since = None;
+        }
+        assert!(self.running.len() <= self.rules.running_max);
+        assert_eq!(self.batcher.waiting(), self.waiting.len());
+        if self.running.is_empty() && !self.waiting.is_empty() {
+            self.check_wait();
+        }
+    }
+
+    fn check_batch(&mut self, calls: &[usize]) {
+        assert!(calls.len() <= self.rules.size_max);
+        let of_batch: Vec<_> =
+            calls.iter().map(|call| self.waiting.remove(call).expect("it waits")).collect();
+        let weight: u64 = of_batch.iter().map(|waiting| waiting.weight).sum();
+        assert!(calls.len() == 1 || self.rules.weight_max.is_none_or(|max| weight <= max));
+        for waiting in &of_batch {
+            assert!(self.started.insert(waiting.call), "it ran before");
+            // Those of its kind that are left came later.
+            let overtaken = self.waiting.values().find(|it| {
+                it.priority == waiting.priority
+                    && it.weight == waiting.weight
+                    && it.call < waiting.call
+            });
+            assert!(overtaken.is_none(), "{overtaken:?} before {waiting:?}");
+        }
+    }
+
+    /// Nothing runs and calls wait: for no longer than the rules and half a batch.
+    fn check_wait(&self) {
+        let due = self.batcher.due().expect("calls wait for a moment");
+        assert!(due > self.now);
+        let oldest = self.waiting.values().map(|waiting| waiting.since).min().unwrap();
+        let free_since = self.free_since.unwrap_or(oldest).max(oldest);
+        let longest = self.free_since.map_or(Duration::ZERO, |_| self.longest / 2);
+        let by_returns = self.free_since.unwrap_or(oldest) + longest;
+        let bound = (oldest + self.rules.wait_max).max(by_returns);
+        assert!(due <= bound.max(free_since), "{:?}", due - self.now);
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_call_is_lost_or_runs_twice_or_waits_too_long(
+        size_max in 1..6_usize,
+        wait_max in prop_oneof![Just(0), 1..3000_u64],
+        running_max in 1..4_usize,
+        waiting_max in prop::option::of(1..20_usize),
+        weight_max in prop::option::of(3..9_u64),
+        steps in prop::collection::vec(step(3), 0..200),
+    ) {
+        let wait_max = micros(wait_max);
+        let rules = BatchLimits { size_max, wait_max, running_max, waiting_max, weight_max };
+        let mut model = Model {
+            batcher: Batcher::new(rules),
+            rules,
+            now: origin(),
+            waiting: BTreeMap::new(),
+            running: Vec::new(),
+            started: BTreeSet::new(),
+            longest: Duration::ZERO,
+            free_since: None,
+        };
+        for (call, step) in steps.iter().enumerate() {
+            model.apply(step, call);
+        }
+        while !model.running.is_empty() || !model.waiting.is_empty() {
+            model.apply(&Step::Pass(3000), 0);
+            model.apply(&Step::Finish(0), 0);
+        }
+    }
+}
