@@ -174,6 +174,7 @@ class Server:
         *,
         mode: str,
         timeout_ms: float | None,
+        max_waiting: int | None,
         batch: BatchRules | None,
         stream: tuple[bool, str] | None,
         is_idempotent: bool,

@@ -12,9 +12,9 @@ use ucall_server::Caller;
 
 use crate::context::Context;
 use crate::ffi;
-use crate::ffi::DropAttached;
 use crate::ffi::variables::run_in;
 use crate::functions::Functions;
+use crate::identity::Identity;
 use crate::keys::{KeyTable, Keys, is_unauthorized};
 use crate::worker_report::WorkerReport;
 
@@ -74,7 +74,7 @@ impl Authentication {
                     *has_warned = true;
                     warn_of_falsy_user(py, report, &user);
                 }
-                Ok(Arc::new(DropAttached::new(user)))
+                Ok(Arc::new(Identity::new(py, user)))
             }
             Err(error) if error.is_instance_of::<PyPermissionError>(py) => {
                 Err(refusal_of(error.value(py)))

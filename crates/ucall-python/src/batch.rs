@@ -1,20 +1,21 @@
 //! Dynamic batching: calls that arrive together run together.
 //!
-//! The calls of one turn are one batch, up to the largest size. The batches of a function that run
-//! at once are limited. Calls that arrive meanwhile wait and form the next batch, so a slower
-//! function gets larger batches. A call that has ended before (by its deadline, or because its
-//! client left) is not in the batch. `batch_inputs.rs` runs the calls of a batch.
+//! A [`Batcher`] for each function decides when a batch starts and which calls it has. Calls that
+//! arrive while batches run wait, so a slower function gets larger batches. A call that ends before
+//! (by its deadline, or because its client left) is removed. `batch_inputs.rs` runs the calls of a
+//! batch.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_server::Token;
+use ucall_proto::RpcError;
+use ucall_server::{Batcher, Deadline, Full, Token, Waiting, overloaded};
 
 use crate::batch_sizes::BatchCounts;
 use crate::calls::{Calls, Entry};
 use crate::job_input::{Contents, JobInput};
-use crate::procedure::{BatchRules, SharedProcedure};
+use crate::procedure::{BatchRules, CallMode, SharedProcedure};
 
 /// The calls that wait for a batch.
 pub(crate) struct Batches {
@@ -25,13 +26,12 @@ pub(crate) struct Batches {
 struct Queue {
     procedure: SharedProcedure,
     rules: BatchRules,
-    waiting: VecDeque<Waiting>,
-    running: usize,
-}
-
-struct Waiting {
-    token: Token,
-    since: Instant,
+    batcher: Batcher<Token>,
+    /// The names of the batches that run, the oldest first. Any end counts as that of the oldest:
+    /// only one that runs alone teaches the time of a batch.
+    running: VecDeque<Token>,
+    /// The groups of batches that run, beyond one of each.
+    more_groups: usize,
 }
 
 /// Calls that run together.
@@ -66,21 +66,42 @@ impl Batches {
         Self { queues: Vec::new(), counts }
     }
 
+    /// Checks that another call of a function may wait.
+    ///
+    /// # Errors
+    /// The reply to a call that may not.
+    pub(crate) fn check_full(&self, procedure: &SharedProcedure) -> Result<(), RpcError> {
+        let CallMode::Batch(rules) = procedure.mode else { return Ok(()) };
+        let Some(max) = rules.limits.waiting_max else { return Ok(()) };
+        let mut queues = self.queues.iter();
+        let queue = queues.find(|queue| Arc::ptr_eq(&queue.procedure, procedure));
+        let checked = queue.map_or(Ok(()), |queue| queue.batcher.check_full());
+        checked.map_err(|Full { retry_after }| overloaded("max_waiting", max, retry_after))
+    }
+
+    /// Enqueues a call.
+    ///
+    /// # Errors
+    /// [`Full`] if as many calls of the function wait as may.
     pub(crate) fn push(
         &mut self,
         procedure: &SharedProcedure,
         rules: BatchRules,
-        token: Token,
-        since: Instant,
-        calls: &Calls,
-    ) {
-        let waiting = Waiting { token, since };
+        waiting: Waiting<Token>,
+    ) -> Result<(), Full> {
         if let Some(queue) = self.find(procedure) {
-            queue.drop_cancelled(calls);
-            return queue.waiting.push_back(waiting);
+            return queue.batcher.push(waiting);
         }
-        let (procedure, waiting) = (procedure.clone(), VecDeque::from([waiting]));
-        self.queues.push(Queue { procedure, rules, waiting, running: 0 });
+        let mut batcher = Batcher::new(rules.limits);
+        let pushed = batcher.push(waiting);
+        let (procedure, running) = (procedure.clone(), VecDeque::new());
+        self.queues.push(Queue { procedure, rules, batcher, running, more_groups: 0 });
+        pushed
+    }
+
+    /// Removes a call that waits no longer.
+    pub(crate) fn remove(&mut self, token: Token) {
+        let _ = self.queues.iter_mut().any(|queue| queue.batcher.remove(token));
     }
 
     fn find(&mut self, procedure: &SharedProcedure) -> Option<&mut Queue> {
@@ -91,11 +112,12 @@ impl Batches {
     pub(crate) fn finished(&mut self, procedure: &SharedProcedure) {
         self.counts.ended(procedure);
         if let Some(queue) = self.find(procedure) {
-            queue.running = queue.running.saturating_sub(1);
+            queue.finished();
         }
         // The queue of a replaced function is removed with its last batch.
         let is_used = |queue: &Queue| {
-            queue.running + queue.waiting.len() > 0 || Arc::strong_count(&queue.procedure) > 1
+            let calls = queue.running.len() + queue.batcher.waiting();
+            calls > 0 || Arc::strong_count(&queue.procedure) > 1
         };
         self.queues.retain(is_used);
     }
@@ -103,7 +125,7 @@ impl Batches {
     /// Counts the further streams of a batch whose calls form several groups.
     pub(crate) fn started(&mut self, procedure: &SharedProcedure, more: usize) {
         if let Some(queue) = self.find(procedure) {
-            queue.running += more;
+            queue.more_groups += more;
         }
     }
 
@@ -116,42 +138,58 @@ impl Batches {
     /// When the next batch is due.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.queues.iter().filter_map(Queue::due).min()
+        self.queues.iter().filter_map(|queue| queue.batcher.due()).min()
+    }
+
+    /// Removes the calls whose deadline the next batch cannot meet. Returns them with their errors.
+    pub(crate) fn take_unmeetable(&mut self, now: Instant) -> Vec<(Token, RpcError)> {
+        let due = self.queues.iter_mut().filter(|queue| queue.is_due(now));
+        let unmeetable = due.filter_map(|queue| queue.batcher.take_unmeetable(now));
+        let with_error = |(calls, time): (Vec<Token>, _)| {
+            calls.into_iter().map(move |call| (call, Deadline::unmeetable(time)))
+        };
+        unmeetable.flat_map(with_error).collect()
     }
 
     /// Takes a batch that is due. It has no calls if all of its calls have ended.
     pub(crate) fn next(&mut self, now: Instant, calls: &mut Calls) -> Option<Batch> {
-        let queue = self.queues.iter_mut().find(|it| it.due().is_some_and(|due| due <= now))?;
+        let (queue, tokens) = self.queues.iter_mut().find_map(|queue| queue.next(now))?;
         let mut items = Vec::new();
-        while items.len() < queue.rules.size_max {
-            let Some(waiting) = queue.waiting.pop_front() else { break };
-            let call = calls.find(waiting.token).and_then(Entry::call);
+        for token in tokens {
+            let call = calls.find(token).and_then(Entry::call);
             if let Some(input) = call.and_then(|call| call.input()) {
-                items.push((waiting.token, input));
+                items.push((token, input));
             }
         }
         if !items.is_empty() {
-            queue.running += 1;
             self.counts.record(&queue.procedure, items.len());
             self.counts.began(&queue.procedure, now);
         }
         let (procedure, rules) = (queue.procedure.clone(), queue.rules);
+        if items.is_empty() {
+            self.finished(&procedure);
+        }
         Some(Batch { procedure, rules, calls: BatchCalls(items) })
     }
 }
 
 impl Queue {
-    /// Drops calls that have ended while batches run, once they are most of the queue.
-    fn drop_cancelled(&mut self, calls: &Calls) {
-        const PRUNE_MIN: usize = 64;
-        if self.waiting.len() > PRUNE_MIN + 2 * calls.count() {
-            self.waiting.retain(|waiting| calls.contains(waiting.token));
+    /// A batch has ended, or one group of several.
+    fn finished(&mut self) {
+        if self.more_groups > 0 {
+            self.more_groups -= 1;
+        } else if let Some(oldest) = self.running.pop_front() {
+            self.batcher.finished(oldest, Instant::now());
         }
     }
 
-    fn due(&self) -> Option<Instant> {
-        let first = self.waiting.front().filter(|_| self.running < self.rules.running_max)?;
-        let is_full = self.waiting.len() >= self.rules.size_max;
-        Some(if is_full { first.since } else { first.since + self.rules.wait_max })
+    fn is_due(&self, now: Instant) -> bool {
+        self.batcher.due().is_some_and(|due| due <= now)
+    }
+
+    fn next(&mut self, now: Instant) -> Option<(&mut Self, Vec<Token>)> {
+        let tokens = if self.is_due(now) { self.batcher.next(now) } else { None }?;
+        self.running.extend(tokens.first());
+        Some((self, tokens))
     }
 }

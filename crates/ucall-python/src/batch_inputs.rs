@@ -210,8 +210,8 @@ impl<'py, T> ReadCall<'py, T> {
         contents: Contents,
         scratch: &mut Scratch,
     ) -> Result<Self, Failure> {
-        let Contents { params, binary, context, waiting, _reserved } = contents;
-        drop(waiting);
+        let Contents { params, binary, context, waiting, permit, _reserved } = contents;
+        drop((waiting, permit));
         let format = binary.as_ref().map(|binary| binary.results).unwrap_or_default();
         let context = context.map(|context| context.into_object(py)).transpose()?;
         scratch.parts = binary.and_then(|binary| binary.parts);

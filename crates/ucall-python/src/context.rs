@@ -16,7 +16,7 @@ use ucall_server::{Caller, Deadline, Transport};
 
 use crate::background::CallState;
 use crate::convert::{Convert, Input, Scratch};
-use crate::ffi::DropAttached;
+use crate::identity::Identity;
 use crate::session::{Channel, Connection, no_channel};
 use crate::streams::{ProgressTarget, report_text};
 use crate::tls::PyTls;
@@ -136,8 +136,7 @@ impl Context {
 
 /// The user of an identity, if a function of the program has returned it or it has one by its key.
 pub(crate) fn user_of(identity: &CallerIdentity) -> Option<&Py<PyAny>> {
-    let user = identity.downcast_ref::<DropAttached<Py<PyAny>>>()?;
-    Some(user)
+    identity.downcast_ref().map(Identity::user)
 }
 
 /// HTTP gives bytes beyond ASCII no meaning; most clients that send them mean Latin-1.

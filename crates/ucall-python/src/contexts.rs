@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use ucall_engine::Id;
-use ucall_proto::{Call, CallerIdentity, McpRequest};
+use ucall_proto::{Call, CallerIdentity, McpRequest, Meta};
 use ucall_server::{Caller, Deadline};
 
 use crate::background::CallState;
 use crate::context::{Context, user_of};
 use crate::ffi::DropAttached;
 use crate::ffi::variables::{self, run_in};
+use crate::identity::Identity;
 use crate::procedure::SharedProcedure;
 use crate::session::{Channel, Sessions};
 use crate::streams::{ProgressTarget, Reports, StreamContext};
@@ -61,6 +62,13 @@ impl Contexts {
     /// The identity of the caller of the current request.
     pub(crate) fn identity(&self) -> Option<&CallerIdentity> {
         self.identity.as_ref()
+    }
+
+    /// The priority of a call.
+    pub(crate) fn priority_of(&self, call: &Call<'_>) -> i8 {
+        let asked = call.meta.and_then(Meta::priority).unwrap_or(0);
+        let caller = self.identity.as_ref().and_then(|it| it.downcast_ref::<Identity>());
+        caller.map_or(asked, |caller| caller.priority(asked))
     }
 
     /// The context of a call, and what it shares with the call's record.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyFrozenSet, PySet};
+use pyo3::types::{PyFrozenSet, PySet, PyTuple};
 use ucall_proto::{Binary, Call, CallOutcome, Reply, RpcError};
 use ucall_server::{CallMetrics, Deadline, MissingScopes};
 
@@ -101,6 +101,28 @@ impl Functions {
     ) -> RpcError {
         let py = self.attach();
         self.report.fail(py, procedure, failure, len_max)
+    }
+
+    /// What a call weighs in a batch: 1, unless its function says more.
+    pub(crate) fn weight_of(
+        &mut self,
+        procedure: &Procedure,
+        call: &Call<'_>,
+    ) -> Result<u64, Failure> {
+        let Some(weigh) = &procedure.weigh else { return Ok(1) };
+        let py = self.attach();
+        let context = procedure.takes_context().then(|| py.None().into_bound(py));
+        // The batch reads the params again.
+        let untaken = self.scratch.parts.as_ref().map(|parts| Arc::new(parts.untaken()));
+        let parts = std::mem::replace(&mut self.scratch.parts, untaken);
+        let taken = arguments::take(py, procedure, call.params, context, &mut self.scratch);
+        self.scratch.parts = parts;
+        let mut arguments = taken?;
+        if let Some(index) = procedure.signature.as_ref().and_then(|it| it.context) {
+            arguments.remove(index);
+        }
+        let weight: u64 = weigh.bind(py).call1(PyTuple::new(py, arguments)?)?.extract()?;
+        Ok(weight.max(1))
     }
 
     /// Calls a plain function and writes its result into the reply.

@@ -12,6 +12,7 @@ use ucall_server::Reservation;
 use crate::context::Context;
 use crate::ffi::DropAttached;
 use crate::metrics::WaitingCall;
+use crate::waiting_limit::WaitingPermit;
 
 /// The input of a call that waits for a thread or a batch. Cancelling the call takes the input out,
 /// so that cancelled calls hold no memory in the queue.
@@ -25,6 +26,8 @@ pub(crate) struct Contents {
     pub(crate) context: Option<CallContext>,
     /// Counts the wait, if that is measured.
     pub(crate) waiting: Option<WaitingCall>,
+    /// Counts the wait for a thread, if that is limited.
+    pub(crate) permit: Option<WaitingPermit>,
     /// The memory reserved for the params.
     pub(crate) _reserved: Reservation,
 }

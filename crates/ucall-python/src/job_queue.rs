@@ -18,6 +18,8 @@ struct State<J> {
     jobs: VecDeque<J>,
     /// Threads that sleep, with those that are about to wake.
     idle: usize,
+    /// Threads that run a job.
+    busy: usize,
     /// Whether a thread was woken and has not asked for a job since.
     is_waking: bool,
     is_closed: bool,
@@ -28,6 +30,8 @@ struct State<J> {
 pub(crate) enum Wake {
     /// There was a job before it slept.
     Ready,
+    /// It has run a job.
+    Done,
     /// It was woken for a job, which another thread may take before.
     Woken,
     /// There will be no job.
@@ -37,7 +41,7 @@ pub(crate) enum Wake {
 impl<J> JobQueue<J> {
     pub(crate) fn new() -> Self {
         let jobs = VecDeque::new();
-        let state = State { jobs, idle: 0, is_waking: false, is_closed: false };
+        let state = State { jobs, idle: 0, busy: 0, is_waking: false, is_closed: false };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -63,12 +67,21 @@ impl<J> JobQueue<J> {
     /// Takes a job for a thread that goes on by `wake`. Wakes another thread if more jobs wait.
     pub(crate) fn take(&self, wake: Wake) -> Option<J> {
         let mut state = self.state();
-        if wake == Wake::Woken {
-            state.is_waking = false;
+        match wake {
+            Wake::Woken => state.is_waking = false,
+            Wake::Done => state.busy -= 1,
+            Wake::Ready | Wake::Closed => {}
         }
         let job = state.jobs.pop_front()?;
+        state.busy += 1;
         self.wake_one(state);
         Some(job)
+    }
+
+    /// The jobs that wait, and the threads that run one.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.jobs.len(), state.busy)
     }
 
     /// Sleeps until there is a job.
@@ -148,6 +161,19 @@ mod tests {
         assert_eq!(queue.wait(), Wake::Ready);
         assert_eq!((queue.take(Wake::Ready), queue.take(Wake::Ready)), (Some(0), Some(1)));
         assert_eq!(queue.take(Wake::Ready), None);
+    }
+
+    #[test]
+    fn a_thread_is_busy_until_it_asks_for_another_job() {
+        let queue = JobQueue::new();
+        push(&queue, 1);
+        push(&queue, 2);
+        assert_eq!(queue.load(), (2, 0));
+        assert_eq!(queue.take(Wake::Ready), Some(1));
+        assert_eq!(queue.load(), (1, 1));
+        assert_eq!(queue.take(Wake::Done), Some(2));
+        assert_eq!((queue.load(), queue.take(Wake::Done)), ((0, 1), None));
+        assert_eq!(queue.load(), (0, 0));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use ucall_proto::http1::Head;
 use ucall_proto::{AuthenticationError, CallerIdentity, KeySet};
 
 use crate::context::header_text;
-use crate::ffi::DropAttached;
+use crate::identity::Identity;
 
 /// Identifies callers by a key in a header. `bearer` and `api_key` of `ucall.auth` make it.
 #[pyclass(frozen, module = "ucall.auth")]
@@ -25,7 +25,7 @@ pub(crate) struct KeyTable {
     header: String,
     keys: KeySet,
     /// Of each key. `None` if it is no user.
-    users: Vec<Option<Arc<DropAttached<Py<PyAny>>>>>,
+    users: Vec<Option<Arc<Identity>>>,
 }
 
 #[pymethods]
@@ -41,7 +41,7 @@ impl Keys {
         let keys = KeySet::new(scheme, users.iter().map(|(key, _)| key.as_str()));
         let users = users.into_iter().map(|(_, user)| {
             let is_user = !is_unauthorized(py, &user);
-            is_user.then(|| Arc::new(DropAttached::new(user)))
+            is_user.then(|| Arc::new(Identity::new(py, user)))
         });
         let header = header.to_ascii_lowercase();
         Self { table: Arc::new(KeyTable { header, keys, users: users.collect() }), challenge }
@@ -52,7 +52,7 @@ impl Keys {
         let headers = ctx.getattr("headers")?;
         let value: String = headers.call_method1("get", (&self.table.header, ""))?.extract()?;
         let user = self.table.user_of(&value);
-        Ok(user.map(|user| user.clone_ref(ctx.py())))
+        Ok(user.map(|it| it.user().clone_ref(ctx.py())))
     }
 }
 
@@ -64,7 +64,7 @@ impl Keys {
 }
 
 impl KeyTable {
-    fn user_of(&self, value: &str) -> Option<&Arc<DropAttached<Py<PyAny>>>> {
+    fn user_of(&self, value: &str) -> Option<&Arc<Identity>> {
         self.users.get(self.keys.find(value)?)?.as_ref()
     }
 

@@ -24,7 +24,7 @@ pub(crate) fn method(
     timeout: Option<Duration>,
 ) -> PyResult<Procedure> {
     let signature = Some(Signature::from_description(signature)?);
-    let mode = CallMode::from_description(mode, None)?;
+    let mode = CallMode::from_description(mode, None, None)?;
     let procedure = Procedure::new(name.to_owned(), function, signature, encode, mode);
     Ok(Procedure { timeout, ..procedure })
 }

@@ -113,6 +113,14 @@ impl Pool {
         Self { shared, threads: 0, threads_max }
     }
 
+    /// Whether `max` jobs of a function wait, of which `queued` are in the queue: beyond those that
+    /// threads are about to take.
+    pub(crate) fn is_full(&self, queued: usize, max: usize) -> bool {
+        let (jobs, busy) = self.shared.queue.load();
+        let free = self.threads_max.saturating_sub(busy);
+        jobs >= free && queued >= max.saturating_add(free)
+    }
+
     /// Enqueues a job. At most `waiting` jobs are not cancelled. Returns whether a further thread
     /// is to be started.
     pub(crate) fn submit(&self, job: Job, waiting: usize) -> bool {
@@ -222,8 +230,8 @@ impl Shared {
             GeneratorStart::Call(input) => {
                 // The input of a cancelled call is gone.
                 let Some(contents) = input.take() else { return Ok(()) };
-                let Contents { params, binary, context, waiting, _reserved } = contents;
-                drop(waiting);
+                let Contents { params, binary, context, waiting, permit, _reserved } = contents;
+                drop((waiting, permit));
                 scratch.parts = binary.and_then(|binary| binary.parts);
                 let context = context.map(|it| it.into_object(py)).transpose()?;
                 let call = || arguments::call(py, procedure, params.as_deref(), context, scratch);
@@ -259,8 +267,8 @@ impl Shared {
         contents: Contents,
         scratch: &mut Scratch,
     ) -> Result<ResultText, RpcError> {
-        let Contents { params, binary, context, waiting, _reserved } = contents;
-        drop(waiting);
+        let Contents { params, binary, context, waiting, permit, _reserved } = contents;
+        drop((waiting, permit));
         let format = binary.as_ref().map(|binary| binary.results).unwrap_or_default();
         scratch.parts = binary.and_then(|binary| binary.parts);
         let mut outcome = Err(errors::internal());
@@ -329,6 +337,7 @@ impl PoolThread {
                 Some(job) => {
                     self.shared.report(ended);
                     outcomes = run_tracked(py, || self.shared.run(py, job, &mut scratch));
+                    wake = Wake::Done;
                 }
                 None => {
                     wake = py.detach(|| {

@@ -8,12 +8,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use ucall_proto::{Reply, ResultFormat};
-use ucall_server::{Overflow, RouteAccess, SeriesIndex};
+use ucall_server::{BatchLimits, Overflow, RouteAccess, SeriesIndex};
 
 use crate::convert::{self, ConversionFault, Convert, Results};
 use crate::ffi::DropAttached;
 use crate::outcomes::ResultText;
 use crate::process_batches::ProcessFunction;
+use crate::waiting_limit::WaitingLimit;
 
 /// A registered function.
 #[derive(Debug)]
@@ -27,6 +28,10 @@ pub(crate) struct Procedure {
     /// Replaces an object that JSON does not have by one that it has.
     pub(crate) encode: Py<PyAny>,
     pub(crate) mode: CallMode,
+    /// How many of its calls may wait for a thread. A batcher has the limit of those for a batch.
+    pub(crate) waiting_limit: Option<WaitingLimit>,
+    /// Returns the weight of a call in a batch.
+    pub(crate) weigh: Option<Py<PyAny>>,
     /// The series of its calls, if they are measured.
     pub(crate) series: Option<SeriesIndex>,
     /// Whether a call that comes again in a datagram may run again.
@@ -89,8 +94,9 @@ pub(crate) struct StreamRules {
 
 impl StreamRules {
     /// Reads what `python/ucall/_functions/registration.py` describes.
-    pub(crate) fn from_description(only: bool, overflow: &str) -> PyResult<Self> {
-        let overflow = match overflow {
+    pub(crate) fn from_description(description: Option<(bool, String)>) -> PyResult<Self> {
+        let Some((only, overflow)) = description else { return Ok(Self::default()) };
+        let overflow = match overflow.as_str() {
             "pause" => Overflow::Pause,
             "drop_oldest" => Overflow::DropOldest,
             "drop_newest" => Overflow::DropNewest,
@@ -101,14 +107,10 @@ impl StreamRules {
     }
 }
 
-/// When calls become a batch.
+/// When calls become a batch, and where it runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchRules {
-    pub(crate) size_max: usize,
-    /// How long the first call of a batch waits for others, beyond its turn.
-    pub(crate) wait_max: Duration,
-    /// The number of batches that run at once.
-    pub(crate) running_max: usize,
+    pub(crate) limits: BatchLimits,
     pub(crate) executor: Executor,
     /// Whether the function is a generator of lists.
     pub(crate) yields: bool,
@@ -120,17 +122,30 @@ pub(crate) struct BatchOptions {
     max_size: usize,
     max_wait_ms: f64,
     parallel: usize,
+    /// Called with the arguments of a call, it returns its weight.
+    pub(crate) weight: Option<Py<PyAny>>,
+    max_weight: Option<u64>,
     slots: Option<usize>,
     process_count: usize,
 }
 
 impl BatchRules {
-    fn new(options: &BatchOptions, executor: Executor, yields: bool) -> PyResult<Self> {
+    fn new(
+        options: &BatchOptions,
+        executor: Executor,
+        yields: bool,
+        waiting_max: Option<usize>,
+    ) -> PyResult<Self> {
         let wait_max = Duration::try_from_secs_f64(options.max_wait_ms / 1e3)
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
         let &BatchOptions { max_size: size_max, parallel, process_count, .. } = options;
+        // On one thread batches run in turn.
+        let is_in_turn = executor == Executor::Inline && !yields;
+        let parallel = if is_in_turn { 1 } else { parallel };
         let running_max = parallel.saturating_mul(process_count.max(1));
-        Ok(Self { size_max, wait_max, running_max, executor, yields })
+        let weight_max = options.max_weight;
+        let limits = BatchLimits { size_max, wait_max, running_max, waiting_max, weight_max };
+        Ok(Self { limits, executor, yields })
     }
 }
 
@@ -163,7 +178,11 @@ impl Column {
 impl CallMode {
     /// Reads what `python/ucall/_functions/registration.py` describes: a name, and the rules of a
     /// batch.
-    pub(crate) fn from_description(name: &str, batch: Option<&BatchOptions>) -> PyResult<Self> {
+    pub(crate) fn from_description(
+        name: &str,
+        batch: Option<&BatchOptions>,
+        waiting_max: Option<usize>,
+    ) -> PyResult<Self> {
         let (executor, yields) = match name {
             "inline" => (Executor::Inline, false),
             "task" => (Executor::Task, false),
@@ -178,7 +197,7 @@ impl CallMode {
             return Ok(Self::Slots { count, executor });
         }
         if let Some(options) = batch {
-            return BatchRules::new(options, executor, yields).map(Self::Batch);
+            return BatchRules::new(options, executor, yields, waiting_max).map(Self::Batch);
         }
         Ok(match executor {
             _ if yields => Self::Generator(executor),
@@ -186,6 +205,14 @@ impl CallMode {
             Executor::Task => Self::Task,
             Executor::Thread => Self::Thread,
         })
+    }
+
+    /// The limit of calls that wait for a thread, if so many may. A batcher has its own.
+    pub(crate) fn waiting_limit(self, max: Option<usize>) -> Option<WaitingLimit> {
+        match self {
+            Self::Batch(_) | Self::Slots { .. } => None,
+            _ => max.filter(|_| self.executor() == Some(Executor::Thread)).map(WaitingLimit::new),
+        }
     }
 
     /// Where the function runs; `None` if elsewhere.
@@ -218,6 +245,8 @@ impl Procedure {
             signature,
             encode,
             mode,
+            waiting_limit: None,
+            weigh: None,
             series: None,
             is_idempotent: false,
             stream: StreamRules::default(),

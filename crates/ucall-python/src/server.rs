@@ -275,11 +275,11 @@ impl Server {
     /// what `ucall._functions.signatures.describe` returns; `encode` replaces objects that JSON
     /// does not have. `mode` names a call mode; `batch` has the rules of its batches. `stream` is,
     /// for a generator, whether calls are refused that do not take items one by one, and what
-    /// happens to items for a slow reader.
-    /// An idempotent function may run again for a datagram that is sent again.
-    /// Callers without all `scopes` are refused.
+    /// happens to items for a slow reader. `max_waiting` calls may wait for a thread or a batch. An
+    /// idempotent function may run again for a datagram. Callers without all `scopes` are refused.
     #[pyo3(signature = (
-        name, function, signature, encode, *, mode, timeout_ms, batch, stream, is_idempotent, scopes
+        name, function, signature, encode, *, mode, timeout_ms, max_waiting, batch, stream,
+        is_idempotent, scopes
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert(
@@ -290,22 +290,22 @@ impl Server {
         encode: Py<PyAny>,
         mode: &str,
         timeout_ms: Option<f64>,
-        batch: Option<BatchOptions>,
+        max_waiting: Option<usize>,
+        mut batch: Option<BatchOptions>,
         stream: Option<(bool, String)>,
         is_idempotent: bool,
         scopes: Vec<String>,
     ) -> PyResult<()> {
-        let stream = stream.map(|(only, name)| StreamRules::from_description(only, &name));
-        let mode = CallMode::from_description(mode, batch.as_ref())?;
+        let mode = CallMode::from_description(mode, batch.as_ref(), max_waiting)?;
         let series = self.state().metrics.as_ref().map(|metrics| metrics.register(&name));
-        if let Some(resource) = &self.config.resource {
-            resource.add_scopes(&scopes);
-        }
+        self.config.resource.iter().for_each(|resource| resource.add_scopes(&scopes));
         let signature = signature.map(Signature::from_description).transpose()?;
         let procedure = Procedure {
             is_idempotent,
+            waiting_limit: mode.waiting_limit(max_waiting),
+            weigh: batch.as_mut().and_then(|batch| batch.weight.take()),
             series,
-            stream: stream.transpose()?.unwrap_or_default(),
+            stream: StreamRules::from_description(stream)?,
             is_plain: matches!(mode, CallMode::Inline) && scopes.is_empty(),
             scopes: scopes.into(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
@@ -337,7 +337,7 @@ impl Server {
     ) -> PyResult<()> {
         let methods = http_route::methods(&methods)?;
         let access = if is_public { RouteAccess::Public } else { RouteAccess::Authenticated };
-        let mode = CallMode::from_description(mode, None)?;
+        let mode = CallMode::from_description(mode, None, None)?;
         let signature = Some(Signature::of_route());
         let procedure = Procedure {
             timeout: self.timeout,

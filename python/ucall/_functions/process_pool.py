@@ -26,7 +26,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import shared_memory
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -36,13 +36,8 @@ from typing import Any
 from ucall._core import Context
 from ucall._functions import pool_process
 from ucall._functions.pool_process import PoolContext
-from ucall._functions.process_context import (
-    CancellableFuture,
-    Number,
-    ProcessLink,
-    SentContext,
-    is_report,
-)
+from ucall._functions.process_calls import PoolCall, WaitingCalls
+from ucall._functions.process_context import Number, ProcessLink, SentContext, is_report
 from ucall._functions.process_hooks import ProcessHook, run_hooks
 
 __all__ = ["Pool"]
@@ -57,19 +52,6 @@ Function = Callable[..., Any]
 
 #: A call as sent to a process: the function, its arguments, and its arguments by name.
 _Request = tuple[Function, list[Any], dict[str, Any]]
-
-
-@dataclass
-class _Call:
-    """A call, and the future of its result."""
-
-    function: Function
-    arguments: tuple[Any, ...]
-    named: dict[str, Any]
-    deadline: float | None
-    #: The argument that is its context.
-    context: Context | None = None
-    future: CancellableFuture = field(default_factory=CancellableFuture)
 
 
 class Pool:
@@ -95,9 +77,15 @@ class Pool:
         self._pool = _Pool(self._functions, hooks, report)
 
     def submitter(
-        self, function: Function, timeout_ms: float | None = None, *, takes_context: bool = False
+        self,
+        function: Function,
+        timeout_ms: float | None = None,
+        *,
+        takes_context: bool = False,
+        max_waiting: int | None = None,
     ) -> Function:
-        """A function with the same arguments that returns a future of the result.
+        """A function with the same arguments that returns a future of the result, or raises an
+        `RPCError` while `max_waiting` calls of it wait for a process.
 
         A call that is not finished `timeout_ms` after it was submitted has its process killed,
         unless that was still starting. The caller's own deadline does not: a caller could kill all
@@ -105,23 +93,28 @@ class Pool:
         """
         self._functions.append(function)
         timeout_s = None if timeout_ms is None else timeout_ms / 1e3
-        return functools.partial(self._submit, function, timeout_s, takes_context)
+        waiting = None if max_waiting is None else WaitingCalls(max_waiting)
+        return functools.partial(self._submit, function, timeout_s, takes_context, waiting)
 
     def _submit(
         self,
         function: Function,
         timeout_s: float | None,
         takes_context: bool,
+        waiting: WaitingCalls | None,
         /,
         *arguments: Any,
         **named: Any,
     ) -> Future[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        call = _Call(function, arguments, named, deadline)
+        call = PoolCall(function, arguments, named, deadline)
         if takes_context:
             passed = (*arguments, *named.values())
             call.context = next(it for it in passed if type(it) is Context)
         with self._lock:
+            if waiting is not None and self._pool.is_busy(self._processes):
+                waiting.add(call.future)
+                call.waiting = waiting
             self._pool.submit(call, self._processes)
         return call.future
 
@@ -155,18 +148,23 @@ class _Pool:
         self.functions = functions
         self.report = report
         self.hooks = hooks
-        self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[PoolCall | None] = queue.SimpleQueue()
         self.is_closed = False
         self._workers: list[_Worker] = []
         self._unfinished = 0
         self._lock = threading.Lock()
 
-    def submit(self, call: _Call, processes: int) -> None:
+    def submit(self, call: PoolCall, processes: int) -> None:
         self.calls.put(call)
         with self._lock:
             self._unfinished += 1
             if len(self._workers) < min(self._unfinished, processes):
                 self._workers.append(_Worker(self, len(self._workers)))
+
+    def is_busy(self, processes: int) -> bool:
+        """Whether a call would wait."""
+        with self._lock:
+            return self._unfinished >= processes
 
     def start(self, processes: int) -> list[Future[None]]:
         """Starts the processes that do not run; returns what says when each is ready."""
@@ -215,16 +213,21 @@ class _Worker:
         while (call := self._pool.calls.get()) is not None and not self._pool.is_closed:
             # A call past its deadline, or whose caller has disconnected, was cancelled.
             if call.future.set_running_or_notify_cancel():
+                if call.waiting is not None:
+                    call.waiting.discard(call.future)
+                begun = time.monotonic()
                 try:
                     call.future.set_result(self._run_call(call))
                 except BaseException as failure:
                     call.future.set_exception(failure)
+                if call.waiting is not None:
+                    call.waiting.record(time.monotonic() - begun)
             self._pool.finish()
             # Frees the arguments, which may be large, before it waits for the next call.
             del call
         self.kill()
 
-    def _run_call(self, call: _Call) -> Any:
+    def _run_call(self, call: PoolCall) -> Any:
         pipe = self._pipe
         # An idle process sends nothing: there is something to read once it has died.
         if pipe is None or pipe.poll(0):
@@ -240,7 +243,7 @@ class _Worker:
         finally:
             call.future.tell_by(None)
 
-    def _exchange(self, pipe: Connection, request: _Request, call: _Call) -> Any:
+    def _exchange(self, pipe: Connection, request: _Request, call: PoolCall) -> Any:
         # CPython 3.12 crashes at exit if a traceback refers to a view of the pickler's buffer.
         sent = ForkingPickler.dumps(request).tobytes()
         if call.deadline is not None and time.monotonic() >= call.deadline:
@@ -426,7 +429,7 @@ def _reserve(size: int) -> shared_memory.SharedMemory | None:
 
 
 @contextlib.contextmanager
-def _request(call: _Call, number: int) -> Iterator[_Request]:
+def _request(call: PoolCall, number: int) -> Iterator[_Request]:
     """The request of a call with this number. Frees its shared memory afterwards, unless the
     process has done so."""
     shared: list[_SharedArray] = []

@@ -35,6 +35,8 @@ class BatchRules:
     max_size: int
     max_wait_ms: float
     parallel: int
+    weight: Callable[..., int] | None = None
+    max_weight: int | None = None
     #: A value for each parameter, which batches run with before the server listens.
     warm_up: Sequence[object] | None = None
     #: The number of calls that one generator has at once, in place of batches.
@@ -53,15 +55,22 @@ class BatchRules:
             self._check_slots(self.slots)
         checked.positive("max_size", self.max_size)
         checked.positive("parallel", self.parallel)
+        if self.weight is not None and not callable(self.weight):
+            raise TypeError(f"weight: expected a function, got {type(self.weight).__name__}")
+        if self.max_weight is not None:
+            checked.positive("max_weight", self.max_weight)
+            if self.weight is None:
+                raise TypeError("max_weight: expected weight=, a function of a call's arguments")
         if not 0 <= self.max_wait_ms < 60_000:
             raise ValueError(f"max_wait_ms: expected 0 to 60,000, got {self.max_wait_ms}")
 
     def _check_slots(self, slots: int) -> None:
         checked.positive("slots", slots)
-        if (self.max_size, self.max_wait_ms, self.parallel, self.warm_up) != (64, 0, 1, None):
+        rules = (self.max_size, self.max_wait_ms, self.parallel, self.weight, self.warm_up)
+        if rules != (64, 0, 1, None, None):
             raise TypeError(
                 "slots: a generator with slots takes calls as they come, "
-                "and no max_size, max_wait_ms, parallel or warm_up"
+                "and no max_size, max_wait_ms, parallel, weight or warm_up"
             )
 
     def _check_processes(self) -> None:
@@ -148,6 +157,7 @@ def register(
     threads_by_default: bool,
     pool: Any | None,
     timeout_ms: float | None,
+    max_waiting: int | None,
     batch: BatchRules | None,
     batch_pool: Any | None,
     stream: StreamRules,
@@ -160,6 +170,7 @@ def register(
         threads_by_default: The server's option, for plain functions.
         pool: The `ucall._functions.process_pool.Pool` that it runs in, if any.
         timeout_ms: Time after which a process that runs a call is killed.
+        max_waiting: Calls that may wait for a thread, a process or a batch.
         batch: The limits of its batches, if it takes batches.
         batch_pool: The `ucall._functions.batch_processes.BatchPool` that runs them, if any.
         stream: How callers get its items, if it is a generator.
@@ -178,6 +189,13 @@ def register(
     described = stream.described if yields else None
     in_threads = threads_by_default if threads is None else threads
     mode = _mode_of(is_async, yields, in_threads)
+    if max_waiting is not None:
+        checked.positive("max_waiting", max_waiting)
+        has_slots = batch is not None and batch.slots is not None
+        if has_slots or (batch is None and pool is None and not mode.startswith("thread")):
+            raise TypeError(
+                f"{name}: max_waiting: is for functions that run in threads, processes or batches"
+            )
     hints = signatures.evaluate_annotations(function, name)
     if batch is not None and batch.slots is not None:
         from ucall._functions import slots
@@ -200,7 +218,9 @@ def register(
     if pool is not None:
         takes_context = any(takes == "context" for _, _, takes, *_ in signature or ())
         in_process = function if spans is None else spans.in_process(function)
-        submit = pool.submitter(in_process, timeout_ms, takes_context=takes_context)
+        submit = pool.submitter(
+            in_process, timeout_ms, takes_context=takes_context, max_waiting=max_waiting
+        )
         return _traced(Registration(submit, signature, "future", None, None, hints), spans)
     if is_wrapper:
         from ucall._functions import wrappers

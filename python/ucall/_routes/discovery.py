@@ -44,6 +44,7 @@ class Discovery:
             str,
             mode="thread",
             timeout_ms=None,
+            max_waiting=None,
             batch=None,
             stream=None,
             is_idempotent=True,

@@ -44,6 +44,7 @@ class Decorators:
         name: str | None = None,
         threads: bool | None = None,
         processes: int | None = None,
+        max_waiting: int | None = None,
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
@@ -69,6 +70,9 @@ class Decorators:
         parallel: int = 1,
         processes: int | None = None,
         devices: Sequence[str] | None = None,
+        max_waiting: int | None = None,
+        weight: Callable[..., int] | None = None,
+        max_weight: int | None = None,
         warm_up: Sequence[object] | None = None,
         slots: int | None = None,
         threads: bool | None = None,
@@ -90,6 +94,9 @@ class Decorators:
         parallel: int = 1,
         processes: int | None = None,
         devices: Sequence[str] | None = None,
+        max_waiting: int | None = None,
+        weight: Callable[..., int] | None = None,
+        max_weight: int | None = None,
         warm_up: Sequence[object] | None = None,
         slots: int | None = None,
         threads: bool | None = None,
@@ -111,6 +118,9 @@ class Decorators:
         parallel: int = 1,
         processes: int | None = None,
         devices: Sequence[str] | None = None,
+        max_waiting: int | None = None,
+        weight: Callable[..., int] | None = None,
+        max_weight: int | None = None,
         warm_up: Sequence[object] | None = None,
         slots: int | None = None,
         threads: bool | None = None,
@@ -140,6 +150,10 @@ class Decorators:
             name, threads, timeout_ms, stream, overflow, idempotent, mcp, scopes: See `add`.
             max_size: Calls in one batch.
             max_wait_ms: How long the first call of a batch waits for later ones.
+            weight: What a call weighs, such as its tokens: a function of the call's params, by
+                position. More calls than one batch takes are put together by close weights.
+            max_weight: The sum of the weights in one batch. A heavier call gets -32602.
+            max_waiting: Calls that wait for a batch; further ones get -32003.
             parallel: Concurrent batches, if the function is async, a generator or runs in threads;
                 with ``processes`` those that each process has at once, of which it runs one.
             processes: Runs batches in this many processes, one for each device by default. The
@@ -164,8 +178,17 @@ class Decorators:
             "threads": threads,
             "timeout_ms": timeout_ms,
             "batch": BatchRules(
-                max_size, max_wait_ms, parallel, warm_up, slots, processes, devices
+                max_size,
+                max_wait_ms,
+                parallel,
+                weight,
+                max_weight,
+                warm_up,
+                slots,
+                processes,
+                devices,
             ),
+            "max_waiting": max_waiting,
             "stream": StreamRules(stream, overflow),
             "idempotent": idempotent,
             "tool": mcp,
@@ -369,6 +392,7 @@ class Decorators:
         *,
         threads: bool | None = None,
         processes: int | None = None,
+        max_waiting: int | None = None,
         timeout_ms: float | None = None,
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
@@ -385,6 +409,8 @@ class Decorators:
             threads: Whether to run it in a thread, because it blocks; by default as the server.
             processes: Runs it in a pool of this many processes, because it computes. It must be
                 defined at the top of a module; arguments and results are pickled.
+            max_waiting: Calls of it that wait for a thread or a process; further ones get -32003,
+                whose data says when to retry. The largest number is that of all running calls.
             timeout_ms: Time for each call, from its receipt; by default the server's. Past it,
                 -32001: an async function is cancelled, a plain one that waits is not started, and a
                 pool's process that runs it is killed.
@@ -414,6 +440,7 @@ class Decorators:
             name,
             threads=threads,
             processes=processes,
+            max_waiting=max_waiting,
             timeout_ms=timeout_ms,
             stream=StreamRules(stream, overflow),
             idempotent=idempotent,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `progressToken` | the caller takes a stream's items by `$/progress`, with this token |
 //! | `timeout_ms` | the caller waits no longer than that |
+//! | `priority` | which calls wait for a batch before others: -8 to 7, higher first |
 //! | `cookie` | validates the caller's address, over UDP ([`CookieKey`](crate::CookieKey)) |
 //! | `traceparent`, `tracestate` | the caller's trace (W3C Trace Context) |
 //! | `hops` | the number of relays that the call has passed; only `ucall-relay` reads it |
@@ -40,6 +41,10 @@ pub(super) fn check_members<'a>(
                 kind == ValueKind::Number && !start.starts_with(b"-"),
                 "expected a timeout_ms that is a number, at least 0",
             ),
+            b"priority" => (
+                kind == ValueKind::Number && priority_of(start).is_some(),
+                "expected a priority that is an integer from -8 to 7",
+            ),
             b"traceparent" => (kind == ValueKind::String, "expected a traceparent in a string"),
             b"tracestate" => (kind == ValueKind::String, "expected a tracestate in a string"),
             name => {
@@ -53,6 +58,11 @@ pub(super) fn check_members<'a>(
         has_known = true;
     }
     Ok(has_known)
+}
+
+fn priority_of(text: &[u8]) -> Option<i8> {
+    let priority = std::str::from_utf8(text).ok()?.parse().ok()?;
+    (-8..=7).contains(&priority).then_some(priority)
 }
 
 fn is_integer(text: &[u8]) -> bool {
@@ -74,6 +84,11 @@ impl<'a> Meta<'a> {
     pub fn timeout(self) -> Option<Duration> {
         let millis = Reader::new(self.find(b"timeout_ms")?).number().as_f64();
         Duration::try_from_secs_f64(millis / 1e3).ok()
+    }
+
+    /// The priority that the caller asks for.
+    pub fn priority(self) -> Option<i8> {
+        priority_of(self.find(b"priority")?)
     }
 
     /// The caller's `traceparent`.
@@ -114,6 +129,11 @@ mod tests {
         assert_eq!(meta.timeout(), Some(Duration::from_micros(1500)));
         assert_eq!(meta.traceparent().unwrap().raw(), b"00-1");
         assert!(meta.tracestate().is_none());
+        assert_eq!(meta.priority(), None);
+        for (text, priority) in [(r#"{"priority":7}"#, 7), (r#"{"priority":-8}"#, -8)] {
+            assert_eq!(check(text.as_bytes()), Ok(()));
+            assert_eq!(Meta(text.as_bytes()).priority(), Some(priority));
+        }
         assert_eq!(
             Meta(br#"{"progressToken":1,"progressToken":-2}"#).progress_token(),
             Some(&b"-2"[..])
@@ -130,6 +150,10 @@ mod tests {
             (r#"{"progressToken":[]}"#, "progressToken"),
             (r#"{"timeout_ms":"1"}"#, "timeout_ms"),
             (r#"{"timeout_ms":-1}"#, "timeout_ms"),
+            (r#"{"priority":8}"#, "priority"),
+            (r#"{"priority":-9}"#, "priority"),
+            (r#"{"priority":1.0}"#, "priority"),
+            (r#"{"priority":"1"}"#, "priority"),
             (r#"{"traceparent":1}"#, "traceparent"),
             (r#"{"tracestate":{}}"#, "tracestate"),
         ] {

@@ -155,6 +155,9 @@ impl Deferral {
         while let Some((token, deadline)) = self.calls.pop_expired(now) {
             self.abandon(functions, token, Some(deadline.error()));
         }
+        for (token, error) in self.batches.take_unmeetable(now) {
+            self.abandon(functions, token, Some(error));
+        }
         while let Some(batch) = self.batches.next(now, &mut self.calls) {
             if !batch.calls.is_empty() {
                 self.run_batch(functions, batch);
@@ -283,6 +286,7 @@ impl Deferral {
         token: Token,
         error: Option<RpcError>,
     ) {
+        self.batches.remove(token);
         let Some(call) = self.call(token) else { return };
         let jobs = call.cancel();
         let has_objects = call.has_objects() || !jobs.is_empty();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
-use ucall_server::{Caller, Deadline, Reservation, RunPermit, WaitsFor};
+use ucall_server::{Caller, Deadline, Reservation, RunPermit, Waiting, WaitsFor, overloaded};
 
 use super::Deferral;
 use crate::arguments::Failure;
@@ -14,12 +14,14 @@ use crate::background::CallState;
 use crate::calls::{CallItems, RetainedParams};
 use crate::context::Context;
 use crate::contexts::Contexts;
+use crate::convert::ConversionFault;
 use crate::ffi::DropAttached;
 use crate::functions::Functions;
 use crate::job_input::{CallContext, Contents, JobInput};
 use crate::pool::{GeneratorStart, Job, Work};
 use crate::procedure::{BatchRules, CallMode, SharedProcedure};
 use crate::timing::Timing;
+use crate::waiting_limit::WaitingLimit;
 
 /// A call that is about to start.
 pub(crate) struct CallStart<'a, 'call> {
@@ -83,8 +85,20 @@ impl Deferral {
         if procedure.stream.only && !call.takes_items() {
             return Err(RpcError::items_required());
         }
+        self.check_waiting(procedure)?;
         let permit = self.calls.admit(caller.own_connection())?;
         Ok(CallStart { procedure, call, caller, deadline, permit, request })
+    }
+
+    /// Checks that another call of a function may wait for a thread or a batch.
+    fn check_waiting(&self, procedure: &SharedProcedure) -> Result<(), RpcError> {
+        self.batches.check_full(procedure)?;
+        match &procedure.waiting_limit {
+            Some(limit) if self.pool.is_full(limit.waiting(), limit.max) => {
+                Err(overloaded("max_waiting", limit.max, self.calls.average_time()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Begins an admitted call. Attaches the thread only for functions that it calls.
@@ -97,7 +111,7 @@ impl Deferral {
         match start.procedure.mode {
             CallMode::Task => self.begin_task(functions, start, reply),
             CallMode::Future => self.begin_future(functions, start),
-            CallMode::Batch(rules) => Ok(self.begin_in_batch(functions, start, rules)),
+            CallMode::Batch(rules) => self.begin_in_batch(functions, start, rules),
             CallMode::Thread | CallMode::Inline => self.begin_in_thread(functions, start),
             CallMode::Generator(executor) => self.begin_stream(functions, start, executor),
             CallMode::Slots { count, .. } => Ok(self.begin_in_slots(functions, start, count)),
@@ -200,6 +214,7 @@ impl Deferral {
             binary: self.binary.clone(),
             context,
             waiting: functions.timing.waiting_call(waits_for, start.procedure.series),
+            permit: start.procedure.waiting_limit.as_ref().map(WaitingLimit::permit),
             _reserved: self.reserve(start.call),
         });
         (Arc::new(input), state)
@@ -207,21 +222,30 @@ impl Deferral {
 
     fn begin_in_batch(
         &mut self,
-        functions: &Functions,
+        functions: &mut Functions,
         mut start: CallStart<'_, '_>,
         rules: BatchRules,
-    ) -> CallOutcome {
+    ) -> Result<CallOutcome, Failure> {
         let procedure = start.procedure;
+        let weight = functions.weight_of(procedure, start.call)?;
+        if let Some(max) = rules.limits.weight_max.filter(|max| weight > *max) {
+            let problem = format!("expected a weight of at most max_weight, {max}, got {weight}");
+            return Err(Failure::Params(ConversionFault::value(problem)));
+        }
         let (input, state) = self.take_input(functions, &mut start, WaitsFor::Batch);
         let retained = RetainedParams::Input(input);
         let outcome = match rules.yields {
             true => CallItems::of(&start).outcome(),
             false => outcome_of(state.as_deref()),
         };
-        let token = self.insert_call(&functions.timing, start, state, retained);
-        let turn_began = functions.timing.turn_began();
-        self.batches.push(procedure, rules, token, turn_began, &self.calls);
-        outcome
+        let deadline = start.deadline.map(|deadline| deadline.at);
+        let priority = functions.contexts.priority_of(start.call);
+        let call = self.insert_call(&functions.timing, start, state, retained);
+        let since = functions.timing.turn_began();
+        let waiting = Waiting { call, since, deadline, priority, weight };
+        // `admit` has checked that it may wait.
+        let _ = self.batches.push(procedure, rules, waiting);
+        Ok(outcome)
     }
 
     /// Calls a plain function that takes its context, with variables of its own.

@@ -120,6 +120,7 @@ fn contents(call: ReceivedCall) -> Contents {
         binary: (!is_plain).then_some(Binary { parts, results }),
         context: None,
         waiting: None,
+        permit: None,
         _reserved: Reservation::default(),
     }
 }
