@@ -7,6 +7,7 @@ import selectors
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -26,20 +27,13 @@ def _sizes(server: ucall.Server) -> dict[int, int]:
     return dict(sizes)
 
 
-def _call_in_loops(server: ucall.Server, count: int, replies: int) -> None:
-    """Callers that each send a call when they have the reply to the one before."""
-    wires = [Wire(server.port) for _ in range(count)]
-    with selectors.DefaultSelector() as selector:
-        for wire in wires:
-            selector.register(wire.socket, selectors.EVENT_READ, wire)
-            wire.send(request("call", ["a"]))
-        while replies > 0:
-            for key, _ in selector.select(60):
-                key.data.line()
-                key.data.send(request("call", ["a"]))
-                replies -= 1
-    for wire in wires:
-        wire.socket.close()
+def _answer(selector: selectors.BaseSelector, replies: int) -> None:
+    """Has callers in closed loops get so many replies: each sends a call for each reply."""
+    while replies > 0:
+        for key, _ in selector.select(60):
+            key.data.line()
+            key.data.send(request("call", ["a"]))
+            replies -= 1
 
 
 def test_eight_callers_make_batches_of_eight(serve: Serve) -> None:
@@ -49,15 +43,20 @@ def test_eight_callers_make_batches_of_eight(serve: Serve) -> None:
 
     server = serve()
     server.batch(call, threads=True)
+    with selectors.DefaultSelector() as selector, ExitStack() as stack:
+        for _ in range(8):
+            wire = stack.enter_context(Wire(server.port))
+            selector.register(wire.socket, selectors.EVENT_READ, wire)
+            wire.send(request("call", ["a"]))
 
-    def are_whole() -> bool:
-        before = _sizes(server)
-        _call_in_loops(server, 8, 160)
-        sizes = {size: n - before.get(size, 0) for size, n in _sizes(server).items()}
-        return sizes.get(8, 0) >= 0.9 * sum(sizes.values())
+        def are_whole() -> bool:
+            before = _sizes(server)
+            _answer(selector, 160)
+            sizes = {size: n - before.get(size, 0) for size, n in _sizes(server).items()}
+            return sizes.get(8, 0) >= 0.9 * sum(sizes.values())
 
-    # The first batches teach, and a busy machine returns calls late.
-    assert eventually(are_whole)
+        # The first batches teach, and a busy machine returns calls late.
+        assert eventually(are_whole)
 
 
 class Busy:

@@ -192,7 +192,7 @@ fn a_time_by_which_no_call_runs_is_doubted() {
     let mut bench = Bench::new(rules(8));
     bench.learn(5 * MILLI);
     let mut refused = 0;
-    loop {
+    while refused < 100 {
         let deadline = Some(bench.now + 2 * MILLI);
         bench.batcher.push(Waiting { deadline, ..bench.waiting(refused) }).unwrap();
         if bench.batcher.take_unmeetable(bench.now).is_none_or(|(calls, _)| calls.is_empty()) {
