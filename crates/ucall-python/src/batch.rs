@@ -165,10 +165,10 @@ impl Batches {
             self.counts.record(&queue.procedure, items.len());
             self.counts.began(&queue.procedure, now);
         }
-        let (procedure, rules) = (queue.procedure.clone(), queue.rules);
         if items.is_empty() {
-            self.finished(&procedure);
+            queue.finished();
         }
+        let (procedure, rules) = (queue.procedure.clone(), queue.rules);
         Some(Batch { procedure, rules, calls: BatchCalls(items) })
     }
 }
