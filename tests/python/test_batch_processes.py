@@ -237,7 +237,7 @@ def test_batches_are_warm_before_the_server_listens(tmp_path: Path, engine: str)
 WARM = """
 seen = []
 
-@server.batch(processes=1, max_size=4, warm_up=("a text",))
+@server.batch(processes=1, max_size=4, warm_up=("a text",), weight=lambda text: len(text))
 def sizes(texts: list[str]) -> list[list[int]]:
     seen.append(len(texts))
     return [list(seen)] * len(texts)

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,8 @@ class BatchPool:
         self, function: Function, name: str, rules: BatchRules, types: TypeRegistry
     ) -> _core.ProcessFunction:
         """Adds a function; returns what the core gets in its place."""
+        # The server weighs the calls: by a function that a process may not find.
+        rules = replace(rules, weight=None, max_weight=None)
         self.functions.append(_Function(function, name, rules, types))
         return self.core.function(len(self.functions) - 1)
 
