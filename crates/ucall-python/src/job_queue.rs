@@ -16,8 +16,10 @@ pub(crate) struct JobQueue<J> {
 
 struct State<J> {
     jobs: VecDeque<J>,
-    /// Threads that sleep, with those that are about to wake.
+    /// Threads that sleep, or have woken and have not asked for a job since.
     idle: usize,
+    /// Those of them that sleep.
+    asleep: usize,
     /// Threads that run a job.
     busy: usize,
     /// Whether a thread was woken and has not asked for a job since.
@@ -41,12 +43,12 @@ pub(crate) enum Wake {
 impl<J> JobQueue<J> {
     pub(crate) fn new() -> Self {
         let jobs = VecDeque::new();
-        let state = State { jobs, idle: 0, busy: 0, is_waking: false, is_closed: false };
+        let state = State { jobs, idle: 0, asleep: 0, busy: 0, is_waking: false, is_closed: false };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Enqueues a job, and wakes a thread unless one is waking. If more than `max` jobs wait, drops
-    /// those that `is_cancelled` names first. Returns whether there are fewer threads asleep than
+    /// those that `is_cancelled` names first. Returns whether there are fewer idle threads than
     /// jobs.
     pub(crate) fn push(&self, job: J, max: usize, is_cancelled: impl Fn(&J) -> bool) -> bool {
         let mut state = self.state();
@@ -68,7 +70,10 @@ impl<J> JobQueue<J> {
     pub(crate) fn take(&self, wake: Wake) -> Option<J> {
         let mut state = self.state();
         match wake {
-            Wake::Woken => state.is_waking = false,
+            Wake::Woken => {
+                state.is_waking = false;
+                state.idle -= 1;
+            }
             Wake::Done => state.busy -= 1,
             Wake::Ready | Wake::Closed => {}
         }
@@ -89,15 +94,17 @@ impl<J> JobQueue<J> {
         let mut state = self.state();
         let mut wake = Wake::Ready;
         while state.jobs.is_empty() {
-            if wake == Wake::Woken {
-                state.is_waking = false;
+            match wake {
+                Wake::Woken => state.is_waking = false,
+                _ => state.idle += 1,
             }
             if state.is_closed {
+                state.idle -= 1;
                 return Wake::Closed;
             }
-            state.idle += 1;
+            state.asleep += 1;
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.idle -= 1;
+            state.asleep -= 1;
             wake = Wake::Woken;
         }
         wake
@@ -110,16 +117,23 @@ impl<J> JobQueue<J> {
     }
 
     fn wake_one(&self, mut state: MutexGuard<'_, State<J>>) {
-        if state.jobs.is_empty() || state.idle == 0 || state.is_waking {
-            return;
+        if state.begins_waking() {
+            drop(state);
+            self.changed.notify_one();
         }
-        state.is_waking = true;
-        drop(state);
-        self.changed.notify_one();
     }
 
     fn state(&self) -> MutexGuard<'_, State<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<J> State<J> {
+    /// Whether a thread is to be woken now; notes that.
+    fn begins_waking(&mut self) -> bool {
+        let wakes = !(self.jobs.is_empty() || self.asleep == 0 || self.is_waking);
+        self.is_waking |= wakes;
+        wakes
     }
 }
 
@@ -135,16 +149,12 @@ mod tests {
     /// A thread that sleeps once, and says why it went on.
     fn sleeper(queue: &Arc<JobQueue<u32>>) -> Receiver<Wake> {
         let (sender, woken) = channel();
-        let (own, asleep) = (queue.clone(), queue.state().idle + 1);
+        let (own, asleep) = (queue.clone(), queue.state().asleep + 1);
         thread::spawn(move || sender.send(own.wait()));
-        while queue.state().idle < asleep {
+        while queue.state().asleep < asleep {
             thread::yield_now();
         }
         woken
-    }
-
-    fn count(sleepers: &[Receiver<Wake>]) -> usize {
-        sleepers.iter().filter(|it| it.try_recv().is_ok()).count()
     }
 
     fn push(queue: &JobQueue<u32>, job: u32) -> bool {
@@ -185,32 +195,47 @@ mod tests {
         assert_eq!(queue.take(Wake::Ready), Some(2));
     }
 
+    /// Waits until so many threads sleep.
+    fn await_asleep(queue: &JobQueue<u32>, asleep: usize) {
+        while queue.state().asleep != asleep {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_thread_is_woken_for_a_job_while_none_is_waking() {
+        let mut state = JobQueue::new().state.into_inner().unwrap();
+        state.jobs.push_back(1);
+        assert!(!state.begins_waking(), "no thread sleeps");
+        state.asleep = 2;
+        assert!(state.begins_waking());
+        assert!(!state.begins_waking(), "one is waking");
+        state.is_waking = false;
+        assert!(state.begins_waking());
+        (state.is_waking, state.jobs) = (false, VecDeque::new());
+        assert!(!state.begins_waking(), "no job waits");
+    }
+
     #[test]
     fn one_thread_wakes_at_a_time() {
         let queue = Arc::new(JobQueue::new());
         let sleepers: Vec<_> = (0..3).map(|_| sleeper(&queue)).collect();
-        assert!(!push(&queue, 1) && !push(&queue, 2) && !push(&queue, 3));
+        assert!(!push(&queue, 1));
+        await_asleep(&queue, 2);
+        assert!(!push(&queue, 2) && !push(&queue, 3), "the one that has woken takes a job");
         assert!(push(&queue, 4), "four jobs for three threads");
-        while queue.state().idle == 3 {
-            thread::yield_now();
-        }
-        assert_eq!(queue.state().idle, 2);
         // A thread that was awake before does not wake others while one is waking.
         assert_eq!(queue.take(Wake::Ready), Some(1));
-        assert_eq!(queue.state().idle, 2);
+        assert!(queue.state().is_waking && queue.state().asleep == 2);
         // The one that was woken wakes the next one.
-        assert_eq!(queue.take(Wake::Woken), Some(2));
-        while queue.state().idle == 2 {
-            thread::yield_now();
-        }
-        assert_eq!(queue.take(Wake::Woken), Some(3));
-        while queue.state().idle == 1 {
-            thread::yield_now();
+        for (job, asleep) in [(2, 1), (3, 0)] {
+            assert_eq!(queue.take(Wake::Woken), Some(job));
+            await_asleep(&queue, asleep);
         }
         assert_eq!(queue.take(Wake::Woken), Some(4));
-        let woken: Vec<_> =
-            sleepers.iter().map(|it| it.recv_timeout(Duration::from_secs(60))).collect();
-        assert_eq!(woken, vec![Ok(Wake::Woken); 3]);
+        let woken = sleepers.iter().map(|it| it.recv_timeout(Duration::from_secs(60)));
+        assert_eq!(woken.collect::<Vec<_>>(), vec![Ok(Wake::Woken); 3]);
+        assert_eq!(queue.state().idle, 0);
     }
 
     #[test]
@@ -218,13 +243,14 @@ mod tests {
         let queue = Arc::new(JobQueue::new());
         let sleepers: Vec<_> = (0..2).map(|_| sleeper(&queue)).collect();
         push(&queue, 1);
+        await_asleep(&queue, 1);
         assert_eq!(queue.take(Wake::Ready), Some(1), "before the thread that was woken");
         assert_eq!(queue.take(Wake::Woken), None);
+        assert!(!queue.state().is_waking);
         push(&queue, 2);
-        while count(&sleepers) == 0 {
-            thread::yield_now();
-        }
-        queue.close();
+        await_asleep(&queue, 0);
+        let woken = sleepers.iter().map(|it| it.recv_timeout(Duration::from_secs(60)));
+        assert_eq!(woken.collect::<Vec<_>>(), vec![Ok(Wake::Woken); 2]);
     }
 
     #[test]
