@@ -1,7 +1,5 @@
 """A certificate for 127.0.0.1 from an authority of its own: ECDSA on P-256."""
 
-import trustme
-
 from bench import OUTPUT
 
 #: The certificate and its key, and the authority.
@@ -9,6 +7,9 @@ CHAIN, AUTHORITY = OUTPUT / "tls.pem", OUTPUT / "tls-authority.pem"
 
 
 def issue() -> None:
+    # A machine that runs models alone may lack it.
+    import trustme
+
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
     issued.private_key_and_cert_chain_pem.write_to_path(CHAIN)
