@@ -62,6 +62,12 @@ def late(seconds: list[float]) -> list[int]:
     time.sleep(max(seconds))
     return [os.getpid()] * len(seconds)
 
+@server.batch(processes=2, idempotent=True, timeout_ms=1000)
+def hang(seconds: list[float]) -> list[int]:
+    open(here + ".hung", "a").write(f"{os.getpid()} ")
+    time.sleep(max(seconds))
+    return [os.getpid()] * len(seconds)
+
 def sockets():
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -145,6 +151,17 @@ def pid_of_both(wire: Wire, survivor: int) -> bool:
     """Whether both processes run batches, one of them a new one."""
     found = {wire.result("pid", [1]) for _ in range(20)}
     return found != {survivor} or len(found) == 2
+
+
+def test_a_batch_that_ran_too_long_runs_in_no_other_process(tmp_path: Path, engine: str) -> None:
+    with serving(tmp_path, engine, SCRIPT) as (process, wire):
+        assert wire.call("hang", [600])["error"]["code"] == -32001
+        # The other process has never had the batch.
+        assert wire.result("hang", [0]) > 0
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    hung = next(tmp_path.glob("*.hung")).read_text().split()
+    assert len(hung) == 2, "once for each call"
 
 
 def test_the_batch_of_an_idempotent_function_runs_once_more(tmp_path: Path, engine: str) -> None:

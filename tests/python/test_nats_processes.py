@@ -30,7 +30,7 @@ APP = f"""
 {PID}
 @server
 def is_first() -> bool:
-    return sys.modules["ucall._workers.process_role"].number == 1
+    return server.worker.index == 0
 """
 
 

@@ -23,7 +23,9 @@ server = ucall.Server(port=0)
 
 @server
 def environment():
-    return [name for name in os.environ if name.startswith(("NOTIFY", "WATCHDOG", "UCALL_"))]
+    variables = ("NOTIFY", "WATCHDOG", "UCALL_")
+    found = [name for name in os.environ if name.startswith(variables)]
+    return [name for name in found if not name.startswith("UCALL_WORKER_")]
 
 @server
 def pid():

@@ -104,7 +104,8 @@ impl BufferPool {
         }
         // Freed without the lock.
         let dropped = {
-            let mut kept = self.kept();
+            // Never waits: in a forked child another thread may have had the lock.
+            let Ok(mut kept) = self.0.kept.try_lock() else { return };
             if !self.is_active() || capacity > kept.bytes_max {
                 drop(kept);
                 return;

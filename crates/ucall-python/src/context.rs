@@ -21,9 +21,8 @@ use crate::session::{Channel, Connection, no_channel};
 use crate::streams::{ProgressTarget, report_text};
 use crate::tls::PyTls;
 
+// It is made and dropped without the interpreter's lock.
 /// One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it.
-///
-/// It is made and dropped without the interpreter's lock.
 #[pyclass(frozen, module = "ucall", name = "Context")]
 pub(crate) struct Context {
     /// The name that the function was called by.

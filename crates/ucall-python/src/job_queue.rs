@@ -6,6 +6,7 @@
 //! there, takes a job and wakes another one.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The jobs of one pool.
@@ -52,12 +53,17 @@ impl<J> JobQueue<J> {
     /// jobs.
     pub(crate) fn push(&self, job: J, max: usize, is_cancelled: impl Fn(&J) -> bool) -> bool {
         let mut state = self.state();
+        let mut cancelled = VecDeque::new();
         if state.jobs.len() > max {
-            state.jobs.retain(|job| !is_cancelled(job));
+            let jobs = mem::take(&mut state.jobs);
+            (cancelled, state.jobs) = jobs.into_iter().partition(is_cancelled);
         }
         state.jobs.push_back(job);
         let is_short_of_threads = state.jobs.len() > state.idle;
         self.wake_one(state);
+        // They may have objects, which are dropped with the interpreter's lock: a thread that has
+        // it may wait for the queue.
+        drop(cancelled);
         is_short_of_threads
     }
 

@@ -5,6 +5,7 @@
 //! calls through NATS. When a worker has ended, its counts are added to the first pages, which no
 //! worker has, and its pages are reused. The file is sparse: what is off takes no memory.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::FromRawFd;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -132,14 +133,18 @@ impl SharedCounters {
 fn map(file: &OwnedFd) -> io::Result<&'static Pages> {
     let len = size_of::<Pages>();
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: sets the length of a file that this owns, then maps it at an address that the system
-    // picks.
-    let memory = unsafe {
-        if libc::ftruncate(file.as_raw_fd(), len as libc::off_t) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        libc::mmap(ptr::null_mut(), len, access, kind, file.as_raw_fd(), 0)
-    };
+    match File::from(file.try_clone()?).metadata()?.len() {
+        // SAFETY: sets the length of a file that this owns.
+        0 => match unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } {
+            0 => {}
+            _ => return Err(io::Error::last_os_error()),
+        },
+        found if found == len as u64 => {}
+        // The package was replaced while its supervisor ran.
+        _ => return Err(io::Error::other("the counters are those of another version of ucall")),
+    }
+    // SAFETY: maps a file that this owns at an address that the system picks.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), len, access, kind, file.as_raw_fd(), 0) };
     if memory == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }

@@ -31,7 +31,7 @@ type Results = Vec<Result<CallResult, RpcError>>;
 /// Calls with a part each.
 struct Batch {
     parts: Vec<Parts>,
-    deadline: Option<Instant>,
+    timeout: Option<Duration>,
     results: Sender<Results>,
 }
 
@@ -56,8 +56,8 @@ impl ProcessBatch for Batch {
         false
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        self.deadline
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
     }
 
     fn finish(self, results: Results) {
@@ -69,7 +69,7 @@ fn batch(calls: usize, bytes: usize) -> (Batch, Receiver<Results>) {
     let (results, received) = channel();
     let part = |index| Parts::new(vec![index as u8; bytes], vec![(0..bytes, None)]);
     let parts = (0..calls).map(part).collect();
-    (Batch { parts, deadline: None, results }, received)
+    (Batch { parts, timeout: None, results }, received)
 }
 
 /// Replies to a batch with its parts.
@@ -230,10 +230,10 @@ fn a_process_tells_why_it_does_not_start() {
 }
 
 #[test]
-fn a_batch_past_its_deadline_ends_the_service() {
+fn a_batch_that_runs_too_long_ends_the_service() {
     let queue = queue(1);
     let (mut late, _mine) = batch(1, 10);
-    late.deadline = Some(Instant::now() + Duration::from_millis(30));
+    late.timeout = Some(Duration::from_millis(30));
     assert!(queue.push(late).is_ok());
     let left = serve(&queue, |socket| {
         let mut link = ready(&socket);
@@ -242,6 +242,24 @@ fn a_batch_past_its_deadline_ends_the_service() {
     });
     assert_eq!(left.end, ProcessEnd::DeadlinePassed);
     assert!(left.begun.is_some());
+}
+
+#[test]
+fn a_batch_has_its_time_from_when_its_process_can_begin_it() {
+    let queue = queue(2);
+    let (slow, first) = batch(1, 10);
+    let (mut behind, second) = batch(1, 10);
+    behind.timeout = Some(Duration::from_millis(300));
+    assert!(queue.push(slow).is_ok() && queue.push(behind).is_ok());
+    let left = serve(&queue, |socket| {
+        let mut link = ready(&socket);
+        thread::sleep(Duration::from_millis(500));
+        echo(&mut link).unwrap();
+        echo(&mut link).unwrap();
+    });
+    assert_eq!(left.end, ProcessEnd::Died, "it ended by itself");
+    let results = [first, second].map(|it| it.recv_timeout(LIMIT).unwrap().len());
+    assert_eq!(results, [1, 1]);
 }
 
 /// A child of the process may keep the socket open.

@@ -188,9 +188,10 @@ class _Process:
         if was_ready:
             self._pool.report(True)
         if self._pool.closed.is_set():
-            core.settle(number, "its process was killed: the server stops")
+            core.settle(number, "its process was killed: the server stops", False)
         elif was_ready:
-            self._report_end(process, _how_ended(end, process.exitcode))
+            # What ran too long once would do so again.
+            self._report_end(process, _how_ended(end, process.exitcode), end != "deadline")
         else:
             why = f"could not start: {reason}" if reason else _how_ended(end, process.exitcode)
             self._fail_start(why, None)
@@ -212,9 +213,9 @@ class _Process:
         return ours
 
     def _set_ready(self) -> None:
-        self._pool.report(False)
         self._ready_at = time.monotonic()
         self._resolve_start(None)
+        self._pool.report(False)
 
     def _resolve_start(self, failure: BaseException | None) -> None:
         with contextlib.suppress(InvalidStateError):
@@ -223,8 +224,8 @@ class _Process:
             else:
                 self.started.set_exception(failure)
 
-    def _report_end(self, process: BaseProcess, why: str) -> None:
-        failed = self._pool.core.settle(self._number, f"its process {why}")
+    def _report_end(self, process: BaseProcess, why: str, may_repeat: bool) -> None:
+        failed = self._pool.core.settle(self._number, f"its process {why}", may_repeat)
         import logging  # here, because importing it takes a fifth as long as all of ucall
 
         line = "process %d of %s (pid %d) %s: %d calls failed"

@@ -26,8 +26,8 @@ impl Deferral {
         let Batch { procedure, rules, calls } = batch;
         if let Some(function) = &procedure.in_processes {
             let token = self.insert_entry(&functions.timing, &procedure, EntryKind::Batch);
-            let (began, outcomes) = (functions.timing.turn_began(), self.outcomes.clone());
-            let batch = SentBatch::new(token, calls, &procedure, function, began, outcomes);
+            let outcomes = self.outcomes.clone();
+            let batch = SentBatch::new(token, calls, &procedure, function, outcomes);
             return function.submit(batch);
         }
         if rules.executor == Executor::Thread && !rules.yields {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use ucall_proto::RpcError;
 use ucall_server::Token;
@@ -24,7 +24,7 @@ pub(crate) struct SentBatch {
     running: Vec<(Token, Contents)>,
     function: usize,
     splits_arrays: bool,
-    deadline: Option<Instant>,
+    timeout: Option<Duration>,
     /// Whether it may begin once more in another process.
     is_repeatable: bool,
     outcomes: Arc<Outcomes>,
@@ -37,7 +37,6 @@ impl SentBatch {
         calls: BatchCalls,
         procedure: &Procedure,
         function: &ProcessFunction,
-        now: Instant,
         outcomes: Arc<Outcomes>,
     ) -> Self {
         Self {
@@ -46,7 +45,7 @@ impl SentBatch {
             running: Vec::new(),
             function: function.index(),
             splits_arrays: procedure.takes_no_bytes(),
-            deadline: procedure.timeout.map(|timeout| now + timeout),
+            timeout: procedure.timeout,
             is_repeatable: procedure.is_idempotent,
             outcomes,
         }
@@ -87,8 +86,8 @@ impl ProcessBatch for SentBatch {
         self.splits_arrays
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        self.deadline
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
     }
 
     fn finish(self, results: Vec<Result<CallResult, RpcError>>) {
@@ -96,7 +95,9 @@ impl ProcessBatch for SentBatch {
         let tokens = self.running.into_iter().map(|(token, _)| token);
         let outcomes = tokens.zip(results.into_iter().map(|result| result.map(text).into()));
         let ended = (self.token, DeferredOutcome::Text(Ok(Vec::new())));
-        self.outcomes.send_all(outcomes.chain([ended]));
+        // Made before the worker's queue is locked.
+        let outcomes: Vec<_> = outcomes.chain([ended]).collect();
+        self.outcomes.send_all(outcomes);
     }
 }
 

@@ -112,11 +112,11 @@ impl BatchProcesses {
     }
 
     /// Ends the batch that a process had begun when it ended: its calls fail, or run in another
-    /// process if they may run twice. Returns how many fail.
-    fn settle(&self, process: usize, why: &str) -> usize {
+    /// process if that `may_repeat` and they may run twice. Returns how many fail.
+    fn settle(&self, process: usize, why: &str, may_repeat: bool) -> usize {
         let mut state = self.0.state();
         let Some(mut batch) = state.begun.get_mut(process).and_then(Option::take) else { return 0 };
-        if batch.take_repetition() {
+        if may_repeat && batch.take_repetition() {
             state.queue.set_lost(process, vec![batch]);
             return 0;
         }

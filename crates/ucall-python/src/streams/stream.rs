@@ -250,7 +250,9 @@ impl Stream {
 
     /// Sets the task that runs the generator.
     pub(super) fn set_task(&self, task: Py<PyAny>) {
-        self.state().task = Some(task);
+        // Dropped without the lock: that may run code.
+        let before = self.state().task.replace(task);
+        drop(before);
     }
 
     /// Moves the items that wait to `items`, which is empty. Returns what waited for that.

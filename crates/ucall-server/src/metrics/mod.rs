@@ -228,7 +228,7 @@ impl CallMetrics {
     pub fn record_batch(&self, method: SeriesIndex, size: usize) {
         let index = self.index_of(method, Measure::BatchSize);
         if let Some(series) = self.at(usize::from(index.0)) {
-            series.record(size as u64, SIZE_UNIT);
+            series.record_anywhere(size as u64, SIZE_UNIT);
         }
     }
 

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | it dies | the one that it may have begun is left, the others are the next ones |
 //! | it sends what is no message | the same, and it is to be killed |
-//! | the batch that it runs passes its deadline | the same, and it is to be killed |
+//! | it runs a batch longer than that may | the same, and it is to be killed |
 //! | it cannot start | wait for another process that is ready, or are left if there is none |
 
 mod link;

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ucall_engine::{WakeFlag, Wanted, wait_for_any};
 use ucall_proto::RpcError;
@@ -28,8 +28,8 @@ pub trait ProcessBatch {
     /// Whether the parts of its calls are arrays alone.
     fn splits_arrays(&self) -> bool;
 
-    /// When nobody wants its results any more.
-    fn deadline(&self) -> Option<Instant>;
+    /// How long it may run in its process, once that has begun it.
+    fn timeout(&self) -> Option<Duration>;
 
     /// Passes on the results of its calls, which are as many.
     fn finish(self, results: Vec<Result<CallResult, RpcError>>);
@@ -42,7 +42,7 @@ pub enum ProcessEnd {
     Closed,
     /// It has ended.
     Died,
-    /// A batch ran past its deadline.
+    /// A batch ran longer than it may.
     DeadlinePassed,
     /// It has sent what is no message.
     Invalid,
@@ -116,6 +116,8 @@ struct Server<F> {
     wake: Arc<WakeFlag>,
     /// Can be read when the thread was woken.
     woken: UnixStream,
+    /// When the process could begin the batch that it runs.
+    begun: Instant,
 }
 
 impl<F: FnOnce()> Server<F> {
@@ -126,7 +128,7 @@ impl<F: FnOnce()> Server<F> {
         // If its buffer is full, there is enough to read.
         let wake = Arc::new(WakeFlag::new(move || drop((&waker).write(&[0]))));
         let (link, on_ready) = (ProcessLink::of_server(socket)?, Some(on_ready));
-        Ok(Self { link, on_ready, wake, woken })
+        Ok(Self { link, on_ready, wake, woken, begun: Instant::now() })
     }
 
     fn is_ready(&self) -> bool {
@@ -154,7 +156,8 @@ impl<F: FnOnce()> Server<F> {
             if has_ended {
                 return Stopped::new(ProcessEnd::Died);
             }
-            match self.wait(exit, running.front().and_then(B::deadline)) {
+            let timeout = running.front().and_then(B::timeout);
+            match self.wait(exit, timeout.map(|timeout| self.begun + timeout)) {
                 Ok(None) => return Stopped::new(ProcessEnd::DeadlinePassed),
                 // Its last message may have arrived before.
                 Ok(Some(ended)) => has_ended = ended,
@@ -189,6 +192,7 @@ impl<F: FnOnce()> Server<F> {
                     }
                     // First, so that the next batch is assigned while these results are passed on.
                     queue.finished(process);
+                    self.begun = Instant::now();
                     if let Some(batch) = running.pop_front() {
                         batch.finish(results);
                     }
@@ -213,6 +217,9 @@ impl<F: FnOnce()> Server<F> {
                 queue.finished(process);
                 batch.finish(Vec::new());
                 continue;
+            }
+            if running.is_empty() {
+                self.begun = Instant::now();
             }
             running.push_back(batch);
             if let Some(batch) = running.back() {

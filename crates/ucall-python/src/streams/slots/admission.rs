@@ -63,6 +63,7 @@ impl StreamState {
             self.open += 1;
             let table = self.slots.as_mut()?;
             table.queued -= 1;
+            table.in_use += 1;
             if let Some(slot) = table.taken.get_mut(index) {
                 *slot = Some(key);
             }
@@ -72,8 +73,9 @@ impl StreamState {
 
     /// Takes the slot of a call that has ended.
     pub(super) fn vacate(&mut self, index: usize) {
-        let taken = self.slots.as_mut().and_then(|table| table.taken.get_mut(index));
-        if let Some(key) = taken.and_then(Option::take) {
+        let Some(table) = &mut self.slots else { return };
+        if let Some(key) = table.taken.get_mut(index).and_then(Option::take) {
+            table.in_use -= 1;
             self.change(key, |call| call.place = CallPlace::Left);
             self.release(key);
         }
@@ -124,12 +126,12 @@ impl StreamState {
         }
     }
 
-    /// Ends the run of a generator. Returns what it had been given, and whether another run is to
-    /// start, because calls wait.
-    pub(super) fn end_run(&mut self) -> (Option<Py<Slots>>, bool) {
+    /// Ends the run of a generator. Returns what it had been given, its task, and whether another
+    /// run is to start, because calls wait.
+    pub(super) fn end_run(&mut self) -> (Option<Py<Slots>>, Option<Py<PyAny>>, bool) {
         self.vacate_ended();
-        let Some(table) = &mut self.slots else { return (None, false) };
+        let Some(table) = &mut self.slots else { return (None, None, false) };
         table.is_running = table.queued > 0;
-        (table.view.take(), table.is_running)
+        (table.view.take(), self.task.take(), table.is_running)
     }
 }

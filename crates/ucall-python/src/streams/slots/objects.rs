@@ -37,8 +37,8 @@ pub(crate) struct Slot {
     index: usize,
     params: Py<PyAny>,
     context: Py<PyAny>,
-    /// The memory of the params.
-    _reserved: Reservation,
+    /// The memory of the params, until the generator has given up the slot.
+    reserved: Mutex<Reservation>,
     /// That of its `Slots`.
     id: u64,
     pub(super) key: CallKey,
@@ -68,14 +68,14 @@ impl Slots {
         index: usize,
         params: Py<PyAny>,
         context: Py<PyAny>,
-        _reserved: Reservation,
+        reserved: Reservation,
         key: CallKey,
     ) -> Slot {
         Slot {
             index,
             params,
             context,
-            _reserved,
+            reserved: Mutex::new(reserved),
             id: self.id,
             key,
             is_active: AtomicBool::new(false),
@@ -111,6 +111,7 @@ impl Slots {
         dropped.extend(before);
         for &index in left {
             let Some(slot) = state.taken.get_mut(index).and_then(Option::take) else { continue };
+            slot.get().release();
             match state.joined.iter().position(|joined| joined.is(&slot)) {
                 Some(unseen) => dropped.extend([state.joined.remove(unseen), slot]),
                 None => state.left.push(slot),
@@ -195,6 +196,11 @@ impl Slots {
 }
 
 impl Slot {
+    /// Counts the memory of the params no longer: no step may follow in which it would be freed.
+    fn release(&self) {
+        *self.reserved.lock().unwrap_or_else(PoisonError::into_inner) = Reservation::default();
+    }
+
     pub(super) fn index(&self) -> usize {
         self.index
     }

@@ -228,8 +228,9 @@ impl Stream {
 
     /// Ends the run of a generator. Whether another is to start, because calls wait.
     pub(in crate::streams) fn end_run(&self) -> bool {
-        let (view, is_next_due) = self.state().end_run();
-        drop(view);
+        let (view, task, is_next_due) = self.state().end_run();
+        // A task that has failed keeps what its generator had.
+        drop((view, task));
         is_next_due
     }
 

@@ -16,6 +16,8 @@ pub(in crate::streams) struct SlotTable {
     id: u64,
     /// The call in each slot. It may have ended since the last step began.
     pub(super) taken: Vec<Option<CallKey>>,
+    /// How many slots are taken.
+    pub(super) in_use: usize,
     /// May contain calls that have ended.
     pub(super) queue: VecDeque<QueuedCall>,
     /// Calls in the queue that have not ended.
@@ -42,6 +44,7 @@ impl SlotTable {
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             taken: vec![None; count],
+            in_use: 0,
             queue: VecDeque::new(),
             queued: 0,
             free: Vec::new(),
@@ -52,10 +55,10 @@ impl SlotTable {
     }
 
     /// Whether the generator has something to do, if `open` calls have slots, of which `full` take
-    /// no items.
+    /// no items. It gives up the slots of calls that have ended, and what they hold, at once.
     #[inline]
     pub(in crate::streams) fn can_step(&self, open: usize, full: usize) -> bool {
-        open > full || (self.queued > 0 && open < self.taken.len())
+        open > full || self.in_use > open || (self.queued > 0 && open < self.taken.len())
     }
 
     /// Whether the generator ends, if `open` calls have slots.
