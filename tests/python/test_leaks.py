@@ -328,9 +328,9 @@ def test_callers_of_slots_leave_nothing(engine: str, tmp_path: Path) -> None:
                 return counts
 
             before, after = counted(3), counted(10)
+            # Unread items of the callers who have just left, and kept memory, go a little later.
+            assert eventually(lambda: counted(0)["bytes"] - before["bytes"] < 256 << 10)
     assert after["blocks"] - before["blocks"] < 500
-    # Beside other work it was up to 270 KB, without a block more of Python's.
-    assert after["bytes"] - before["bytes"] < 512 << 10
     assert after["threads"] == before["threads"]
     for was, now in zip(before["references"], after["references"], strict=True):
         assert now - was < 30

@@ -57,6 +57,7 @@ impl Deferral {
             _ => self.start_slots_here(py, functions, stream),
         };
         if let Err(failure) = started {
+            stream.admit_to_failed_run();
             self.end_stream(py, functions, stream, Err(failure));
         }
     }

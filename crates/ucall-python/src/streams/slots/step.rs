@@ -91,6 +91,14 @@ impl Stream {
         self.state().admit()
     }
 
+    /// Gives slots to calls that wait: they fail with a run that could not start. Otherwise each
+    /// turn would try to start one for them.
+    pub(super) fn admit_to_failed_run(&self) {
+        while let Some(Admitted { input, .. }) = self.admit() {
+            drop(input.take());
+        }
+    }
+
     /// Reads the params of a call that has got a slot. `None` if they are wrong, or the call has
     /// been cancelled.
     fn join(
