@@ -394,3 +394,61 @@ def test_functions_unfit_for_batching_are_rejected(bad: str) -> None:
 def test_invalid_batch_rules_are_rejected(rules: Any) -> None:
     with pytest.raises(ValueError):
         ucall.Server(port=0).batch(**rules)
+
+
+def test_batches_in_threads_go_on_while_the_server_is_held_up(serve: Serve) -> None:
+    began, holding = threading.Event(), threading.Event()
+    sizes: list[int] = []
+
+    def call(texts: list[str]) -> list[str]:
+        if not sizes:
+            began.set()
+            assert holding.wait(30)
+        sizes.append(len(texts))
+        return texts
+
+    def hold() -> int:
+        """Holds the server's thread until three more batches have run."""
+        holding.set()
+        eventually(lambda: len(sizes) == 4)
+        return len(sizes)
+
+    server = serve()
+    server.batch(call, threads=True, max_size=2)
+    server.add(hold)
+    with Wire(server.port) as wire, Wire(server.port) as other:
+        wire.send(_calls(["first"]))
+        assert began.wait(30)
+        wire.send(_calls([f"t{number}" for number in range(6)]))
+        eventually(lambda: server.stats()["calls"] >= 7)
+        assert other.result("hold") == 4
+        assert len(_replies(wire, 7)) == 7
+    assert sizes == [1, 2, 2, 2]
+
+
+def test_batches_give_way_to_other_calls_in_threads(serve: Serve) -> None:
+    order: list[str] = []
+    began, waiting = threading.Event(), threading.Event()
+
+    def call(texts: list[str]) -> list[str]:
+        if not order:
+            began.set()
+            assert waiting.wait(30)
+        order.append("batch")
+        return texts
+
+    def other() -> None:
+        order.append("other")
+
+    server = serve(max_threads=1)
+    server.batch(call, threads=True, max_size=1)
+    server.add(other, threads=True)
+    with Wire(server.port) as wire, Wire(server.port) as second:
+        wire.send(_calls(["a", "b", "c"]))
+        assert began.wait(30)
+        second.send(request("other", [], id=1))
+        eventually(lambda: server.stats()["calls"] >= 4)
+        waiting.set()
+        assert len(_replies(wire, 3)) == 3
+        assert json.loads(second.line())["id"] == 1
+    assert order == ["batch", "other", "batch", "batch"]

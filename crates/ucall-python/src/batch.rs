@@ -5,30 +5,37 @@
 //! (by its deadline, or because its client left) is removed. `batch_inputs.rs` runs the calls of a
 //! batch.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::time::Instant;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ucall_proto::RpcError;
 use ucall_server::{Batcher, Deadline, Full, Token, Waiting, overloaded};
 
 use crate::batch_sizes::BatchCounts;
-use crate::calls::{Calls, Entry};
 use crate::job_input::{Contents, JobInput};
 use crate::procedure::{BatchRules, CallMode, SharedProcedure};
 
-/// The calls that wait for a batch.
+/// The calls of a worker that wait for batches.
 pub(crate) struct Batches {
-    queues: Vec<Queue>,
+    queues: Vec<Arc<BatchQueue>>,
     counts: Arc<BatchCounts>,
 }
 
-struct Queue {
-    procedure: SharedProcedure,
-    rules: BatchRules,
+/// The calls of one function that wait for batches. The thread that has run a batch takes the next
+/// one itself, because the worker may be reading what has arrived.
+pub(crate) struct BatchQueue {
+    pub(crate) procedure: SharedProcedure,
+    pub(crate) rules: BatchRules,
+    counts: Arc<BatchCounts>,
+    state: Mutex<QueueState>,
+}
+
+struct QueueState {
     batcher: Batcher<Token>,
-    /// The names of the batches that run, the oldest first. Any end counts as that of the oldest:
-    /// only one that runs alone teaches the time of a batch.
+    /// Those of the calls that wait.
+    inputs: HashMap<Token, Arc<JobInput>>,
+    /// The names of the batches that run, the oldest first.
     running: VecDeque<Token>,
     /// The groups of batches that run, beyond one of each.
     more_groups: usize,
@@ -36,8 +43,7 @@ struct Queue {
 
 /// Calls that run together.
 pub(crate) struct Batch {
-    pub(crate) procedure: SharedProcedure,
-    pub(crate) rules: BatchRules,
+    pub(crate) queue: Arc<BatchQueue>,
     pub(crate) calls: BatchCalls,
 }
 
@@ -45,9 +51,17 @@ pub(crate) struct Batch {
 /// taken out.
 pub(crate) struct BatchCalls(Vec<(Token, Arc<JobInput>)>);
 
+/// The calls whose deadline the next batch cannot meet, with their errors.
+pub(crate) type Unmeetable = Vec<(Token, RpcError)>;
+
 impl BatchCalls {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The name of the batch.
+    pub(crate) fn first(&self) -> Option<Token> {
+        self.0.first().map(|(token, _)| *token)
     }
 
     pub(crate) fn tokens(&self) -> Vec<Token> {
@@ -73,9 +87,7 @@ impl Batches {
     pub(crate) fn check_full(&self, procedure: &SharedProcedure) -> Result<(), RpcError> {
         let CallMode::Batch(rules) = procedure.mode else { return Ok(()) };
         let Some(max) = rules.limits.waiting_max else { return Ok(()) };
-        let mut queues = self.queues.iter();
-        let queue = queues.find(|queue| Arc::ptr_eq(&queue.procedure, procedure));
-        let checked = queue.map_or(Ok(()), |queue| queue.batcher.check_full());
+        let checked = self.find(procedure).map_or(Ok(()), |it| it.state().batcher.check_full());
         checked.map_err(|Full { retry_after }| overloaded("max_waiting", max, retry_after))
     }
 
@@ -88,36 +100,39 @@ impl Batches {
         procedure: &SharedProcedure,
         rules: BatchRules,
         waiting: Waiting<Token>,
+        input: Arc<JobInput>,
     ) -> Result<(), Full> {
         if let Some(queue) = self.find(procedure) {
-            return queue.batcher.push(waiting);
+            return queue.push(waiting, input);
         }
-        let mut batcher = Batcher::new(rules.limits);
-        let pushed = batcher.push(waiting);
-        let (procedure, running) = (procedure.clone(), VecDeque::new());
-        self.queues.push(Queue { procedure, rules, batcher, running, more_groups: 0 });
+        let queue = BatchQueue::new(procedure.clone(), rules, self.counts.clone());
+        let pushed = queue.push(waiting, input);
+        self.queues.push(Arc::new(queue));
         pushed
     }
 
     /// Removes a call that waits no longer.
     pub(crate) fn remove(&mut self, token: Token) {
-        let _ = self.queues.iter_mut().any(|queue| queue.batcher.remove(token));
+        let _ = self.queues.iter().any(|queue| queue.remove(token));
     }
 
-    fn find(&mut self, procedure: &SharedProcedure) -> Option<&mut Queue> {
-        self.queues.iter_mut().find(|queue| Arc::ptr_eq(&queue.procedure, procedure))
+    fn find(&self, procedure: &SharedProcedure) -> Option<&Arc<BatchQueue>> {
+        self.queues.iter().find(|queue| Arc::ptr_eq(&queue.procedure, procedure))
     }
 
-    /// Records the end of a batch.
+    /// Records the end of a batch: of the oldest one, as only a batch that runs alone teaches the
+    /// time of batches.
     pub(crate) fn finished(&mut self, procedure: &SharedProcedure) {
-        self.counts.ended(procedure);
         if let Some(queue) = self.find(procedure) {
-            queue.finished();
+            queue.oldest_finished();
         }
-        // The queue of a replaced function is removed with its last batch.
-        let is_used = |queue: &Queue| {
-            let calls = queue.running.len() + queue.batcher.waiting();
-            calls > 0 || Arc::strong_count(&queue.procedure) > 1
+        self.forget_unused();
+    }
+
+    /// Removes the queues of functions that have been replaced, once their last batch has ended.
+    pub(crate) fn forget_unused(&mut self) {
+        let is_used = |queue: &Arc<BatchQueue>| {
+            queue.state().has_calls() || Arc::strong_count(&queue.procedure) > 1
         };
         self.queues.retain(is_used);
     }
@@ -125,7 +140,7 @@ impl Batches {
     /// Counts the further streams of a batch whose calls form several groups.
     pub(crate) fn started(&mut self, procedure: &SharedProcedure, more: usize) {
         if let Some(queue) = self.find(procedure) {
-            queue.more_groups += more;
+            queue.state().more_groups += more;
         }
     }
 
@@ -138,58 +153,119 @@ impl Batches {
     /// When the next batch is due.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.queues.iter().filter_map(|queue| queue.batcher.due()).min()
+        self.queues.iter().filter_map(|queue| queue.state().batcher.due()).min()
     }
 
-    /// Removes the calls whose deadline the next batch cannot meet. Returns them with their errors.
-    pub(crate) fn take_unmeetable(&mut self, now: Instant) -> Vec<(Token, RpcError)> {
-        let due = self.queues.iter_mut().filter(|queue| queue.is_due(now));
-        let unmeetable = due.filter_map(|queue| queue.batcher.take_unmeetable(now));
-        let with_error = |(calls, time): (Vec<Token>, _)| {
-            calls.into_iter().map(move |call| (call, Deadline::unmeetable(time)))
-        };
-        unmeetable.flat_map(with_error).collect()
+    /// Removes the calls whose deadline the next batch cannot meet.
+    pub(crate) fn take_unmeetable(&mut self, now: Instant) -> Unmeetable {
+        self.queues.iter().flat_map(|queue| queue.state().take_unmeetable(now).0).collect()
     }
 
-    /// Takes a batch that is due. It has no calls if all of its calls have ended.
-    pub(crate) fn next(&mut self, now: Instant, calls: &mut Calls) -> Option<Batch> {
-        let (queue, tokens) = self.queues.iter_mut().find_map(|queue| queue.next(now))?;
-        let mut items = Vec::new();
-        for token in tokens {
-            let call = calls.find(token).and_then(Entry::call);
-            if let Some(input) = call.and_then(|call| call.input()) {
-                items.push((token, input));
-            }
-        }
-        if !items.is_empty() {
-            self.counts.record(&queue.procedure, items.len());
-            self.counts.began(&queue.procedure, now);
-        }
-        if items.is_empty() {
-            queue.finished();
-        }
-        let (procedure, rules) = (queue.procedure.clone(), queue.rules);
-        Some(Batch { procedure, rules, calls: BatchCalls(items) })
+    /// Takes a batch that is due.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Batch> {
+        self.queues.iter().find_map(|queue| {
+            let calls = queue.next(now)?;
+            Some(Batch { queue: queue.clone(), calls })
+        })
     }
 }
 
-impl Queue {
+impl BatchQueue {
+    fn new(procedure: SharedProcedure, rules: BatchRules, counts: Arc<BatchCounts>) -> Self {
+        let state = QueueState {
+            batcher: Batcher::new(rules.limits),
+            inputs: HashMap::new(),
+            running: VecDeque::new(),
+            more_groups: 0,
+        };
+        Self { procedure, rules, counts, state: Mutex::new(state) }
+    }
+
+    fn push(&self, waiting: Waiting<Token>, input: Arc<JobInput>) -> Result<(), Full> {
+        let (mut state, call) = (self.state(), waiting.call);
+        state.batcher.push(waiting)?;
+        state.inputs.insert(call, input);
+        Ok(())
+    }
+
+    /// Returns whether the call has waited.
+    fn remove(&self, token: Token) -> bool {
+        let mut state = self.state();
+        let input = state.inputs.remove(&token);
+        let has_waited = state.batcher.remove(token);
+        // It may have objects, which are dropped with the interpreter's lock.
+        drop(state);
+        drop(input);
+        has_waited
+    }
+
+    fn next(&self, now: Instant) -> Option<BatchCalls> {
+        let calls = self.state().next(now)?;
+        self.counts.record(&self.procedure, calls.len());
+        self.counts.began(&self.procedure, now);
+        Some(calls)
+    }
+
     /// A batch has ended, or one group of several.
-    fn finished(&mut self) {
-        if self.more_groups > 0 {
-            self.more_groups -= 1;
-        } else if let Some(oldest) = self.running.pop_front() {
-            self.batcher.finished(oldest, Instant::now());
+    fn oldest_finished(&self) {
+        self.counts.ended(&self.procedure);
+        let mut state = self.state();
+        if state.more_groups > 0 {
+            state.more_groups -= 1;
+        } else if let Some(&oldest) = state.running.front() {
+            state.finished(oldest, Instant::now());
         }
+    }
+
+    /// The function has returned for the batch whose first call this is. Takes the next batch, if
+    /// one is due.
+    pub(crate) fn follow(&self, first: Token) -> (Unmeetable, Option<BatchCalls>) {
+        let now = Instant::now();
+        self.counts.ended(&self.procedure);
+        let mut state = self.state();
+        state.finished(first, now);
+        let (unmeetable, inputs) = state.take_unmeetable(now);
+        drop(state);
+        drop(inputs);
+        (unmeetable, self.next(now))
+    }
+
+    fn state(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl QueueState {
+    fn has_calls(&self) -> bool {
+        !self.running.is_empty() || self.batcher.waiting() > 0
     }
 
     fn is_due(&self, now: Instant) -> bool {
         self.batcher.due().is_some_and(|due| due <= now)
     }
 
-    fn next(&mut self, now: Instant) -> Option<(&mut Self, Vec<Token>)> {
-        let tokens = if self.is_due(now) { self.batcher.next(now) } else { None }?;
+    fn finished(&mut self, first: Token, now: Instant) {
+        self.running.retain(|running| *running != first);
+        self.batcher.finished(first, now);
+    }
+
+    fn next(&mut self, now: Instant) -> Option<BatchCalls> {
+        if !self.is_due(now) {
+            return None;
+        }
+        let tokens = self.batcher.next(now)?;
         self.running.extend(tokens.first());
-        Some((self, tokens))
+        let with_input = |token| Some((token, self.inputs.remove(&token)?));
+        Some(BatchCalls(tokens.into_iter().filter_map(with_input).collect()))
+    }
+
+    /// Also returns what the calls leave, which is to be dropped without the lock of this.
+    fn take_unmeetable(&mut self, now: Instant) -> (Unmeetable, Vec<Arc<JobInput>>) {
+        let is_due = self.is_due(now);
+        let taken = is_due.then(|| self.batcher.take_unmeetable(now)).flatten();
+        let (calls, time) = taken.unwrap_or((Vec::new(), Duration::ZERO));
+        let inputs = calls.iter().filter_map(|call| self.inputs.remove(call)).collect();
+        let with_error = |call| (call, Deadline::unmeetable(time));
+        (calls.into_iter().map(with_error).collect(), inputs)
     }
 }

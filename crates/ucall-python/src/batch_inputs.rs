@@ -68,19 +68,28 @@ pub(crate) struct TaskGroups {
 
 /// Runs the calls of a batch in a thread of a pool or in a process, within
 /// [`run_tracked`](crate::interpreter_shutdown::run_tracked). Each call has its outcome under its
-/// `T`, in any order.
+/// `T`, in any order. Calls `on_return` once the function has returned for the last time, before
+/// the last results are written.
 pub(crate) fn run_inputs<T: Copy>(
     py: Python<'_>,
     writer: &mut BatchWriter<'_>,
     inputs: Vec<(T, Contents)>,
     scratch: &mut Scratch,
+    on_return: impl FnOnce(),
 ) -> Vec<(T, Written)> {
     let read = run_untracked(py, || Groups::read(py, writer, inputs, scratch));
-    let Groups { groups, failed: mut outcomes } = read;
-    for group in groups {
+    let Groups { mut groups, failed: mut outcomes } = read;
+    let mut on_return = Some(on_return);
+    while let Some(group) = groups.pop_front() {
         let call = || run_untracked(py, || group.call(py, writer.procedure));
         let result = in_own_variables(py, call);
+        if let Some(on_return) = on_return.take_if(|_| groups.is_empty()) {
+            on_return();
+        }
         outcomes.extend(writer.written(py, group.calls, result));
+    }
+    if let Some(on_return) = on_return {
+        on_return();
     }
     outcomes
 }

@@ -81,14 +81,6 @@ impl Entry {
 }
 
 impl Deferred {
-    /// The input of a call that waits for its batch.
-    pub(crate) fn input(&self) -> Option<Arc<JobInput>> {
-        match &self.retained {
-            RetainedParams::Input(input) => Some(input.clone()),
-            RetainedParams::Params { .. } => None,
-        }
-    }
-
     /// Whether it has objects, which are dropped with the interpreter's lock.
     pub(crate) fn has_objects(&self) -> bool {
         self.future.is_some() || self.has_stream_objects()

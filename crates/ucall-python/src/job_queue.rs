@@ -67,6 +67,11 @@ impl<J> JobQueue<J> {
         is_short_of_threads
     }
 
+    /// Enqueues a job of a thread that is about to ask for the next one.
+    pub(crate) fn put_back(&self, job: J) {
+        self.state().jobs.push_back(job);
+    }
+
     /// Takes back the job that was enqueued last.
     pub(crate) fn pop_last(&self) -> Option<J> {
         self.state().jobs.pop_back()

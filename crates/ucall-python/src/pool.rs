@@ -14,7 +14,7 @@ use ucall_server::Token;
 
 use crate::arguments::{self, Failure};
 use crate::background::BackgroundJob;
-use crate::batch::BatchCalls;
+use crate::batch::{BatchCalls, BatchQueue};
 use crate::batch_inputs::{BatchWriter, Group, run_inputs};
 use crate::convert::Scratch;
 use crate::errors;
@@ -67,7 +67,7 @@ pub(crate) struct Job {
 pub(crate) enum Work {
     /// One call.
     Call(Arc<JobInput>),
-    Batch(BatchCalls),
+    Batch(Arc<BatchQueue>, BatchCalls),
     /// A generator, of a call or of a batch.
     Stream {
         start: GeneratorStart,
@@ -94,7 +94,7 @@ impl Job {
             Work::Call(input) | Work::Stream { start: GeneratorStart::Call(input), .. } => {
                 input.is_empty()
             }
-            Work::Batch(_) | Work::Stream { .. } | Work::Background(_) => false,
+            Work::Batch(..) | Work::Stream { .. } | Work::Background(_) => false,
         }
     }
 }
@@ -201,14 +201,40 @@ impl Shared {
                 background.run(py, &self.report);
                 smallvec![ended]
             }
-            Work::Batch(calls) => {
-                let (procedure, len_max) = (&*job.procedure, self.reply_bytes_max);
-                let mut writer = BatchWriter::new(&self.report, procedure, len_max);
-                let outcomes = run_inputs(py, &mut writer, calls.take(), scratch);
-                let outcomes = outcomes.into_iter().map(|(token, written)| (token, written.into()));
-                outcomes.chain([ended]).collect()
-            }
+            Work::Batch(queue, calls) => self.run_batch(py, job.token, &queue, calls, scratch),
         }
+    }
+
+    /// Runs a batch. If another one is due when the function has returned, a thread runs that next;
+    /// otherwise tells the worker that this one has ended.
+    fn run_batch(
+        &self,
+        py: Python<'_>,
+        token: Token,
+        queue: &Arc<BatchQueue>,
+        calls: BatchCalls,
+        scratch: &mut Scratch,
+    ) -> Ended {
+        let Some(first) = calls.first() else { return Ended::new() };
+        let mut writer = BatchWriter::new(&self.report, &queue.procedure, self.reply_bytes_max);
+        let (is_single, mut more) = (calls.len() == 1, Ended::new());
+        let on_return = || {
+            let (unmeetable, next) = queue.follow(first);
+            more.extend(unmeetable.into_iter().map(|(call, error)| (call, Err(error).into())));
+            match next {
+                Some(calls) => {
+                    let (procedure, work) =
+                        (queue.procedure.clone(), Work::Batch(queue.clone(), calls));
+                    self.queue.put_back(Job { token, procedure, work });
+                }
+                None if is_single => more.push((token, DeferredOutcome::Text(Ok(Vec::new())))),
+                // It wakes while the results are written.
+                None => self.outcomes.send(token, DeferredOutcome::Text(Ok(Vec::new()))),
+            }
+        };
+        let outcomes = run_inputs(py, &mut writer, calls.take(), scratch, on_return);
+        let outcomes = outcomes.into_iter().map(|(token, written)| (token, written.into()));
+        outcomes.chain(more).collect()
     }
 
     fn report(&self, outcomes: Ended) {

@@ -23,7 +23,8 @@ use crate::process_batches::SentBatch;
 
 impl Deferral {
     pub(super) fn run_batch(&mut self, functions: &mut Functions, batch: Batch) {
-        let Batch { procedure, rules, calls } = batch;
+        let Batch { queue, calls } = batch;
+        let (procedure, rules) = (queue.procedure.clone(), queue.rules);
         if let Some(function) = &procedure.in_processes {
             let token = self.insert_entry(&functions.timing, &procedure, EntryKind::Batch);
             let outcomes = self.outcomes.clone();
@@ -33,7 +34,7 @@ impl Deferral {
         if rules.executor == Executor::Thread && !rules.yields {
             let tokens = calls.tokens();
             let token = self.insert_entry(&functions.timing, &procedure, EntryKind::Batch);
-            let job = Job { token, procedure: procedure.clone(), work: Work::Batch(calls) };
+            let job = Job { token, procedure: procedure.clone(), work: Work::Batch(queue, calls) };
             if let Err(failure) = self.submit(functions, job) {
                 let error = functions.fail(&procedure, failure, usize::MAX);
                 self.report_batch(tokens.into_iter().map(|token| (token, Err(error.clone()))));

@@ -155,13 +155,16 @@ impl Deferral {
         while let Some((token, deadline)) = self.calls.pop_expired(now) {
             self.abandon(functions, token, Some(deadline.error()));
         }
+        self.begin_batches(functions, now);
+    }
+
+    /// Runs batches that are due.
+    fn begin_batches(&mut self, functions: &mut Functions, now: Instant) {
         for (token, error) in self.batches.take_unmeetable(now) {
             self.abandon(functions, token, Some(error));
         }
-        while let Some(batch) = self.batches.next(now, &mut self.calls) {
-            if !batch.calls.is_empty() {
-                self.run_batch(functions, batch);
-            }
+        while let Some(batch) = self.batches.next(now) {
+            self.run_batch(functions, batch);
         }
     }
 

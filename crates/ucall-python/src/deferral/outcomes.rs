@@ -72,7 +72,12 @@ impl Deferral {
                     replied
                 }
                 EntryKind::Batch => {
-                    self.batches.finished(&procedure);
+                    match procedure.in_processes {
+                        Some(_) => self.batches.finished(&procedure),
+                        // The thread has recorded the ends of its batches.
+                        None => self.batches.forget_unused(),
+                    }
+                    self.begin_batches(functions, now);
                     continue;
                 }
                 EntryKind::BatchTask(groups) => {

@@ -233,7 +233,7 @@ impl Deferral {
             return Err(Failure::Params(ConversionFault::value(problem)));
         }
         let (input, state) = self.take_input(functions, &mut start, WaitsFor::Batch);
-        let retained = RetainedParams::Input(input);
+        let retained = RetainedParams::Input(input.clone());
         let outcome = match rules.yields {
             true => CallItems::of(&start).outcome(),
             false => outcome_of(state.as_deref()),
@@ -244,7 +244,7 @@ impl Deferral {
         let since = functions.timing.turn_began();
         let waiting = Waiting { call, since, deadline, priority, weight };
         // `admit` has checked that it may wait.
-        let _ = self.batches.push(procedure, rules, waiting);
+        let _ = self.batches.push(procedure, rules, waiting, input);
         Ok(outcome)
     }
 

@@ -102,7 +102,7 @@ impl Runner {
         let mut results: Vec<_> = batch.calls.iter().map(|_| Err(errors::internal())).collect();
         let inputs = batch.calls.into_iter().map(contents).enumerate().collect();
         let mut writer = BatchWriter::new(&self.report, procedure, self.reply_bytes_max);
-        let run = || run_inputs(py, &mut writer, inputs, &mut self.scratch);
+        let run = || run_inputs(py, &mut writer, inputs, &mut self.scratch, || ());
         for (index, written) in run_tracked(py, run) {
             if let Some(result) = results.get_mut(index) {
                 *result = call_result(written);
