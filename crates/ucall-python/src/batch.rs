@@ -5,10 +5,11 @@
 //! (by its deadline, or because its client left) is removed. `batch_inputs.rs` runs the calls of a
 //! batch.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use hashbrown::HashMap;
 use ucall_proto::RpcError;
 use ucall_server::{Batcher, Deadline, Full, Token, Waiting, overloaded};
 
