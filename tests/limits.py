@@ -8,6 +8,7 @@ which returns after `release()`, and `held()` and `served()`, which count.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import re
 import socket
@@ -207,6 +208,23 @@ def _document(length: int) -> bytes:
     return text[:-1] + b" " * (length - len(text)) + b"}"
 
 
+def _compressed(ratio: int) -> bytes:
+    """A body of 100,000 bytes, or a few less, whose gzip is a name of the right length and they."""
+    text = call("served") + b" " * 100_000
+    length = 100_000 // ratio
+    text = text[: length * ratio]
+    name_length = length - len(_gzip(text, 0))
+    body = _gzip(text, name_length)
+    assert len(body) == length
+    return post(body, "Content-Encoding: gzip")
+
+
+def _gzip(text: bytes, name_length: int) -> bytes:
+    packed = gzip.compress(text, mtime=0)
+    # The name of the file, which ends with a NUL, follows ten bytes.
+    return packed[:3] + b"\x08" + packed[4:10] + b"x" * name_length + b"\0" + packed[10:]
+
+
 def _nested(depth: int) -> bytes:
     value: list[Any] = []
     # The request and its params are two levels of nesting.
@@ -401,6 +419,7 @@ LIMITS = [
         ),
     ),
     Limit("max_body_bytes", "max_body_bytes", 301, _messages(_in_halves)),
+    Limit("max_body_ratio", "max_body_ratio", 10, _pairs((_compressed, HTTP_OK, "413, closed"))),
     Limit(
         "max_chunk_overhead_bytes",
         "max_chunk_overhead_bytes",

@@ -16,7 +16,7 @@ import pytest
 #: See `features.rs` of ucall-python.
 _MISSING = re.compile(r"this build of ucall has no .*: it was built without the feature `(\w+)`")
 #: A file or folder of one product.
-_PRODUCT = re.compile(r"(?:test_)?(queue|relay|store|xdp)(?:_|\.py$|$)")
+_PRODUCT = re.compile(r"(?:test_)?(compression|queue|relay|store|xdp)(?:_|\.py$|$)")
 #: The tests of the package. Those of C have a library with all features.
 _FOLDERS = {Path(__file__).with_name(name) for name in ("conformance", "python")}
 

@@ -327,6 +327,9 @@ typedef struct ucall_config_t {
     uint32_t metrics;
     /* Binary parts of one document. Default: 1,024. Past it: -32600. See docs/security.md. */
     size_t max_parts;
+    /* Length of a compressed body when it is decoded, from 64 KiB on, over its length. Default:
+     * 100. Past it: 413. See docs/compression.md. */
+    size_t max_body_ratio;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". Ends with a NUL. */

@@ -91,6 +91,8 @@ class Limits(Options):
         max_head_bytes: Request line and headers. Past it, 431.
         max_headers: Headers of one request. Past it, 431.
         max_body_bytes: Body of a request, a raw document, or a WebSocket message. Past it, 413.
+        max_body_ratio: Length of a compressed body when it is decoded, from 64 KiB on, over its
+            length. Past it, 413.
         max_frame_bytes: Payload of a WebSocket frame. Past it, code 1009.
         max_message_frames: Frames of a WebSocket message. Past it, code 1009.
         max_unanswered_pings: Pings to a silent WebSocket client. Past it, code 1008.
@@ -128,6 +130,7 @@ class Limits(Options):
     max_head_bytes: int = 16_384
     max_headers: int = 100
     max_body_bytes: int = 16_777_216
+    max_body_ratio: int = 100
     max_frame_bytes: int = 16_777_216
     max_message_frames: int = 1_024
     max_unanswered_pings: int = 2

@@ -127,6 +127,7 @@ pub struct Config {
     pub health_checks: u32,
     pub metrics: u32,
     pub max_parts: usize,
+    pub max_body_ratio: usize,
 }
 
 impl Config {
@@ -260,6 +261,7 @@ impl Config {
             (&mut self.max_waiting_messages, &mut limits.waiting_messages_max),
             (&mut self.max_waiting_message_bytes, &mut limits.waiting_message_bytes_max),
             (&mut self.max_parts, &mut limits.parts_max),
+            (&mut self.max_body_ratio, &mut limits.body_ratio_max),
         ] {
             default(field, *limit);
             *limit = (*field).min(COUNT_MAX);

@@ -77,7 +77,7 @@ fn layout_in_c() -> String {
         xdp_busy_poll max_source_calls_per_s
         trusted_proxies trusted_proxies_count max_waiting_messages max_waiting_message_bytes
         max_connection_calls max_connections_per_peer
-        health_checks metrics max_parts
+        health_checks metrics max_parts max_body_ratio
     };
     let size = size_of::<Config>();
     format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")

@@ -9,11 +9,14 @@
 //!
 //! [`Lines`] finds documents that come one a line, for a connection over raw TCP.
 //!
+//! [`coding`] decodes compressed bodies.
+//!
 //! [`Connection`] combines the layers: framing ([`http1`], [`websocket`], or raw documents), then
 //! `rpc` (documents, calls, replies), then [`json`]. [`tls`] encrypts streams of any kind.
 #![forbid(unsafe_code)]
 
 pub mod arrays;
+pub mod coding;
 mod connection;
 mod cookie;
 #[cfg(feature = "invariants")]

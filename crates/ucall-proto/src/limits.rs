@@ -12,6 +12,8 @@ pub struct Limits {
     pub head: HeadLimits,
     /// Body of one request, or one raw document. Below 4 GiB.
     pub body_bytes_max: usize,
+    /// How many times its length a compressed body may have when it is decoded.
+    pub body_ratio_max: usize,
     /// Chunk extensions and trailers of one body, together.
     pub chunk_overhead_bytes_max: usize,
     /// Arrays and objects inside one another.
@@ -89,6 +91,7 @@ impl Default for Limits {
         Self {
             head: HeadLimits::default(),
             body_bytes_max: 16 << 20,
+            body_ratio_max: 100,
             chunk_overhead_bytes_max: 16 << 10,
             nesting_max: 128,
             batch_calls_max: 1_000,

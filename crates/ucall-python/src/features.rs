@@ -16,7 +16,14 @@ struct Feature {
     exports: &'static [&'static str],
 }
 
-const FEATURES: [Feature; 4] = [
+const FEATURES: [Feature; 5] = [
+    // Without it bodies in gzip or zstd get 415.
+    Feature {
+        name: "compression",
+        is_enabled: cfg!(feature = "compression"),
+        what: "compression",
+        exports: &[],
+    },
     Feature {
         name: "queue",
         is_enabled: cfg!(feature = "queue"),

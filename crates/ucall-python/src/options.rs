@@ -48,7 +48,7 @@ impl Default for CallLimits {
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
     call_limits: &'a mut CallLimits,
-) -> [(&'static str, LimitField<'a>); 41] {
+) -> [(&'static str, LimitField<'a>); 42] {
     let limits = &mut config.limits;
     let datagrams = &mut config.datagrams;
     [
@@ -68,6 +68,7 @@ fn limit_fields<'a>(
         ("max_head_bytes", LimitField::Count(&mut limits.head.bytes_max)),
         ("max_headers", LimitField::Count(&mut limits.head.headers_max)),
         ("max_body_bytes", LimitField::Count(&mut limits.body_bytes_max)),
+        ("max_body_ratio", LimitField::Count(&mut limits.body_ratio_max)),
         ("max_frame_bytes", LimitField::Count(&mut limits.frame_bytes_max)),
         ("max_message_frames", LimitField::Count(&mut limits.message_frames_max)),
         ("max_unanswered_pings", LimitField::Count(&mut limits.unanswered_pings_max)),

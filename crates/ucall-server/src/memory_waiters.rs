@@ -1,16 +1,19 @@
-//! Connections that wait for memory until others release some.
+//! Connections that wait for memory until others release some, and those whose bodies are decoded
+//! in several turns.
 //!
 //! Thousands may wait for long, so they are in an ordered set of which a turn inspects the first.
 //! One of them may exceed the budget, so that connections that wait for each other's memory all
 //! finish.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ucall_engine::Id;
 use ucall_proto::LoadState;
 
 /// Connections that resume in one turn, at a microsecond or two each.
 const RESUMED_PER_TURN: usize = 64;
+/// Connections that decode a piece of a body in one turn, at a tenth of a millisecond each.
+const DECODED_PER_TURN: usize = 8;
 
 /// The waiting connections, ordered by the bytes they hold. The largest resumes first, because it
 /// will release most.
@@ -21,6 +24,10 @@ pub(crate) struct MemoryWaiters {
     held: BTreeMap<Id, usize>,
     /// The connection that may exceed the budget.
     exempt: Option<Id>,
+    /// The connections whose bodies are decoded.
+    decoding: VecDeque<Id>,
+    /// How many there are of both.
+    count: usize,
 }
 
 /// How a connection may resume.
@@ -35,7 +42,12 @@ pub(crate) enum Resume {
 impl MemoryWaiters {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.count == 0
+    }
+
+    /// Whether a body is decoded in the next turn, whatever memory there is.
+    pub(crate) fn is_decoding(&self) -> bool {
+        !self.decoding.is_empty()
     }
 
     /// How many connections this turn may resume.
@@ -53,13 +65,36 @@ impl MemoryWaiters {
     pub(crate) fn add(&mut self, id: Id, bytes: usize) {
         let bytes = *self.held.entry(id).or_insert(bytes);
         self.waiting.insert((bytes, id));
+        self.recount();
     }
 
     /// Removes a connection that closes.
     pub(crate) fn remove(&mut self, id: Id) {
         if let Some(bytes) = self.held.remove(&id) {
             self.waiting.remove(&(bytes, id));
+            self.recount();
         }
+    }
+
+    /// Adds a connection whose body is decoded further in the next turn.
+    #[cold]
+    pub(crate) fn add_decoding(&mut self, id: Id) {
+        if !self.decoding.contains(&id) {
+            self.decoding.push_back(id);
+            self.recount();
+        }
+    }
+
+    /// Takes the connections that decode a piece in this turn.
+    pub(crate) fn take_decoding(&mut self) -> Vec<Id> {
+        let count = self.decoding.len().min(DECODED_PER_TURN);
+        let taken = self.decoding.drain(..count).collect();
+        self.recount();
+        taken
+    }
+
+    fn recount(&mut self) {
+        self.count = self.waiting.len() + self.decoding.len();
     }
 
     /// Removes the next connection that may resume. `has_exempt` is whether the exempt one still
@@ -70,6 +105,7 @@ impl MemoryWaiters {
         }
         let (_, id) = self.waiting.pop_last()?;
         self.held.remove(&id);
+        self.recount();
         if has_exempt {
             return Some(Resume::WithinBudget(id));
         }
@@ -129,5 +165,17 @@ mod tests {
         let mut waiters = MemoryWaiters::default();
         (0..200).for_each(|index| waiters.add(id(index), 1));
         assert_eq!(waiters.turn_len(), RESUMED_PER_TURN);
+    }
+
+    #[test]
+    fn bodies_are_decoded_in_turn() {
+        let mut waiters = MemoryWaiters::default();
+        let ids: Vec<Id> = (0..10).map(id).collect();
+        ids.iter().chain(&ids).for_each(|&id| waiters.add_decoding(id));
+        assert!(waiters.is_decoding() && waiters.turn_len() == 0);
+        assert_eq!(waiters.take_decoding(), ids[..DECODED_PER_TURN]);
+        waiters.add_decoding(ids[0]);
+        assert_eq!(waiters.take_decoding(), [ids[8], ids[9], ids[0]]);
+        assert!(waiters.is_empty() && !waiters.is_decoding());
     }
 }

@@ -24,6 +24,9 @@ impl PlainConnection {
         is_truncated: bool,
         environment: &mut Environment<'_, S>,
     ) {
+        while self.is_decoding() {
+            self.decode_piece(environment);
+        }
         if matches!(self.protocol, Protocol::Http(_))
             && !self.exchanges.is_empty()
             // Without a close_notify the end of a stream under TLS may be forged.

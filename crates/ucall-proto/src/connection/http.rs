@@ -75,7 +75,7 @@ impl PlainConnection {
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
         match &http.body {
             Body::None => {}
-            Body::Chunked(_) => return self.step_chunked(rest, environment),
+            Body::Pieces(_) => return self.step_pieces(rest, environment),
             Body::Length(it) if rest.len() < it.bytes_needed => return Step::Incomplete,
             Body::Length(_) => {}
         }
@@ -138,7 +138,9 @@ impl PlainConnection {
         let length = match head.body() {
             BodyLength::None => 0,
             BodyLength::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
-            BodyLength::Chunked => return self.begin_chunked(head, rest, environment),
+            BodyLength::Chunked | BodyLength::Coded(_) => {
+                return self.begin_pieces(head, rest, environment);
+            }
         };
         if length > limit {
             let error = HttpError::BodyTooLarge { limit: limit as u64 };
@@ -464,10 +466,6 @@ fn check_access<'a, S: Service>(
 /// Why a body that is not JSON cannot be read, if the headers say so.
 #[cold]
 fn unsupported_media(head: &Head<'_>) -> Option<HttpError> {
-    let coding = head.header("Content-Encoding").unwrap_or_default();
-    if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
-        return Some(HttpError::ContentCodingUnsupported);
-    }
     let media_type = head.header("Content-Type").unwrap_or_default();
     let prefix = media_type.get(..b"multipart/".len()).unwrap_or_default();
     prefix.eq_ignore_ascii_case(b"multipart/").then_some(HttpError::MultipartUnsupported)

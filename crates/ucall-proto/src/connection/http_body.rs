@@ -1,11 +1,12 @@
-//! The bodies of HTTP requests that arrive in pieces.
+//! The bodies of HTTP requests that are not complete.
 
 use std::mem;
 use std::sync::Arc;
 
+use super::pieces::PiecewiseBody;
 use super::{Environment, PlainConnection, Protocol, ReadEvent, Step, WaitState, body_time};
 use crate::Limits;
-use crate::http1::{self, ChunkedDecoder, ChunkedLimits, Head, HttpError};
+use crate::http1::{self, Head, HttpError};
 use crate::rpc::frame::FRAME_MEDIA_TYPE;
 use crate::rpc::{DocumentOutline, Service};
 
@@ -17,7 +18,8 @@ pub(super) enum Body {
     None,
     /// One with a Content-Length, which stays in the input after its head.
     Length(Box<LengthBody>),
-    Chunked(Box<ChunkedBody>),
+    /// One that is taken from the input as it arrives: in chunks, or in a content coding.
+    Pieces(Box<PiecewiseBody>),
 }
 
 /// A body with a Content-Length, behind its request's head.
@@ -49,18 +51,6 @@ impl LongBody {
     }
 }
 
-/// A chunked body, and its request's head.
-#[derive(Debug)]
-pub(super) struct ChunkedBody {
-    /// The foreign origin that may read the reply.
-    allowed_origin: Option<Box<[u8]>>,
-    head: Vec<u8>,
-    decoder: ChunkedDecoder,
-    body: Vec<u8>,
-    /// The requests of a long body.
-    outline: DocumentOutline,
-}
-
 impl Body {
     /// Whether no request is being received, apart from bytes in the input buffer.
     #[inline]
@@ -79,7 +69,7 @@ impl Body {
         match mem::take(self) {
             Self::None => None,
             Self::Length(it) => it.allowed_origin,
-            Self::Chunked(it) => it.allowed_origin,
+            Self::Pieces(it) => it.allowed_origin,
         }
     }
 
@@ -88,14 +78,19 @@ impl Body {
         match self {
             Self::None => 0,
             Self::Length(it) => it.long.as_ref().map_or(0, |long| long.outline.held_bytes()),
-            Self::Chunked(it) => it.head.len() + it.body.capacity(),
+            Self::Pieces(it) => it.held_bytes(),
         }
+    }
+
+    /// Whether a part of the body has arrived that a later turn decodes.
+    pub(super) fn is_decoding(&self) -> bool {
+        matches!(self, Self::Pieces(it) if it.is_decoding())
     }
 
     pub(super) fn wait_state(&self, input_is_empty: bool, limits: &Limits) -> WaitState {
         match self {
             Self::Length(it) => WaitState::Body { total: body_time(it.bytes_needed, limits) },
-            Self::Chunked(it) => WaitState::Body { total: body_time(it.body.len(), limits) },
+            Self::Pieces(it) => WaitState::Body { total: body_time(it.received_len(), limits) },
             Self::None if input_is_empty => WaitState::Request,
             Self::None => WaitState::Head,
         }
@@ -152,12 +147,16 @@ impl PlainConnection {
     }
 
     #[cold]
-    pub(super) fn begin_chunked<S: Service>(
+    pub(super) fn begin_pieces<S: Service>(
         &mut self,
         head: &Head<'_>,
         rest: &[u8],
         environment: &mut Environment<'_, S>,
     ) -> Step {
+        let mut body = match PiecewiseBody::new(head, environment.limits) {
+            Ok(body) => body,
+            Err(error) => return self.refuse_request(head, &error, environment),
+        };
         if !self.exchanges.is_empty() && self.must_follow(head) {
             return Step::Incomplete;
         }
@@ -165,54 +164,83 @@ impl PlainConnection {
         if let Some(step) = self.refuse_or_continue(head, is_head_only, environment) {
             return step;
         }
-        let allowed_origin = self.origin_of(head, environment);
-        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
-        http.body = Body::Chunked(Box::new(ChunkedBody {
-            allowed_origin,
-            head: rest.get(..head.len()).unwrap_or_default().to_vec(),
-            decoder: ChunkedDecoder::default(),
-            body: Vec::new(),
-            outline: DocumentOutline::default(),
-        }));
+        body.allowed_origin = self.origin_of(head, environment);
+        if let Protocol::Http(http) = &mut self.protocol {
+            http.body = Body::Pieces(Box::new(body));
+        }
         Step::Consumed(head.len())
     }
 
+    /// Takes the next bytes of the body.
     #[inline(never)]
-    pub(super) fn step_chunked<S: Service>(
+    pub(super) fn step_pieces<S: Service>(
         &mut self,
         rest: &[u8],
         environment: &mut Environment<'_, S>,
     ) -> Step {
-        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
-        let Body::Chunked(chunked) = &mut http.body else { return Step::Incomplete };
-        let limits = ChunkedLimits {
-            body_bytes_max: environment.limits.body_bytes_max as u64,
-            overhead_bytes_max: environment.limits.chunk_overhead_bytes_max,
-        };
-        match chunked.decoder.decode(rest, &mut chunked.body, &limits) {
+        let Some(body) = self.piecewise_body() else { return Step::Incomplete };
+        if body.is_decoding() {
+            return Step::Incomplete;
+        }
+        match body.receive(rest, environment.limits) {
             Err(error) => self.refuse_body(&error, environment),
-            Ok(progress) => {
-                if chunked.body.len() > environment.limits.long_bytes_min {
-                    chunked.outline.scan_framed(&chunked.body, environment.limits);
-                }
-                if progress.is_done
-                    && let Body::Chunked(chunked) = mem::take(&mut http.body)
-                {
-                    self.run_chunked(*chunked, environment);
-                }
-                Step::Consumed(progress.consumed)
+            Ok(taken) => {
+                self.end_pieces(environment);
+                Step::Consumed(taken)
             }
         }
     }
 
-    /// Answers a request with a chunked body, whose head was accepted before. If the worker is
-    /// overloaded now, it refuses the request.
-    fn run_chunked<S: Service>(
+    /// Decodes another piece of a body that has arrived.
+    pub(super) fn decode_piece<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        if let Some(body) = self.piecewise_body() {
+            match body.decode(environment.limits) {
+                Err(error) => _ = self.refuse_body(&error, environment),
+                Ok(()) => self.end_pieces(environment),
+            }
+        }
+        if !self.is_decoding() && !self.input.is_empty() {
+            self.process_input(environment);
+        }
+        self.update_wait_state(environment);
+    }
+
+    /// Whether the connection waits for the next turn, by [`Connection::decode_piece`].
+    ///
+    /// [`Connection::decode_piece`]: super::Connection::decode_piece
+    pub fn is_decoding(&self) -> bool {
+        self.reading.takes_requests()
+            && matches!(&self.protocol, Protocol::Http(http) if http.body.is_decoding())
+    }
+
+    fn piecewise_body(&mut self) -> Option<&mut PiecewiseBody> {
+        match &mut self.protocol {
+            Protocol::Http(http) => match &mut http.body {
+                Body::Pieces(body) => Some(body),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Runs the request if its body is complete.
+    fn end_pieces<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        let Protocol::Http(http) = &mut self.protocol else { return };
+        if matches!(&http.body, Body::Pieces(body) if body.is_complete())
+            && let Body::Pieces(body) = mem::take(&mut http.body)
+        {
+            self.run_pieces(*body, environment);
+        }
+    }
+
+    /// Answers a request whose body is complete, and whose head was accepted before. If the worker
+    /// is overloaded now, it refuses the request.
+    fn run_pieces<S: Service>(
         &mut self,
-        chunked: ChunkedBody,
+        pieces: PiecewiseBody,
         environment: &mut Environment<'_, S>,
     ) {
-        let head = http1::parse_head(&chunked.head, &environment.limits.head);
+        let head = http1::parse_head(&pieces.head, &environment.limits.head);
         let Ok(Some(head)) = head else { return };
         let is_last = self.is_last(self.requests + 1, environment);
         let Ok(reply_headers) = self.check_or_refuse(&head, is_last, environment) else {
@@ -223,7 +251,7 @@ impl PlainConnection {
         {
             environment.service.set_identity(identity);
         }
-        let ChunkedBody { body, outline, .. } = chunked;
+        let PiecewiseBody { body, outline, .. } = pieces;
         if !head.is_call()
             || body.len() <= environment.limits.long_bytes_min
             || !outline.has_requests()

@@ -182,6 +182,10 @@ impl PlainConnection {
         let holds = self.input.capacity() + tail + apart + self.exchanges.held_bytes();
         self.reserved.resize(holds, &environment.scratch.budget);
         self.reading.handle(match wait_state {
+            WaitState::Body { .. } if self.is_decoding() => {
+                let is_full = environment.scratch.is_full(environment.limits);
+                ReadEvent::CountedUndecoded { is_full }
+            }
             WaitState::Body { .. } => ReadEvent::CountedPartial {
                 is_full: environment.scratch.is_full(environment.limits),
                 is_large: self.session.is_none() && self.is_large_body() && !self.awaits_tail(),

@@ -36,6 +36,7 @@ mod long;
 mod mcp;
 mod mcp_response;
 mod memory;
+mod pieces;
 mod public;
 mod raw;
 mod reading;
@@ -337,7 +338,7 @@ impl PlainConnection {
             Reading::Open { destination, .. } => match destination {
                 Destination::Buffer | Destination::Filling => NextAction::Receive,
                 Destination::Target => NextAction::Fill,
-                Destination::NoMemory => NextAction::Pause,
+                Destination::NoMemory | Destination::NextTurn => NextAction::Pause,
             },
             Reading::Paused { .. } => self.paused_action(),
             Reading::Discarding { .. } if !self.exchanges.is_empty() => NextAction::Receive,

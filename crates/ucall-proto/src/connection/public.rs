@@ -161,6 +161,11 @@ impl Connection {
         self.inner.step(environment, PlainConnection::resume);
     }
 
+    /// Decodes another piece of a body, once a turn while [`PlainConnection::is_decoding`].
+    pub fn decode_piece<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        self.inner.step(environment, PlainConnection::decode_piece);
+    }
+
     /// Shares memory with a client that asks for it, or refuses that. The server's preamble is
     /// written here unless it `was_sent`.
     pub fn share_memory<S: Service>(

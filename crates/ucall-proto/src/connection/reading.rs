@@ -49,6 +49,8 @@ pub(super) enum Destination {
     Filling,
     /// Nowhere: there is no memory for the rest of the request.
     NoMemory,
+    /// Nowhere: what has arrived of the body is decoded in the next turn.
+    NextTurn,
 }
 
 /// What changes a [`Reading`].
@@ -66,6 +68,11 @@ pub(super) enum ReadEvent {
         is_full: bool,
         /// The rest should be received into a target.
         is_large: bool,
+    },
+    /// The memory was counted, and a part of a body has arrived that is not decoded.
+    CountedUndecoded {
+        /// The budget is exceeded.
+        is_full: bool,
     },
     /// The request that waits for memory may exceed the budget.
     Exempt,
@@ -88,14 +95,17 @@ impl Reading {
     /// The state after an event.
     #[inline(always)]
     pub(super) fn after(self, event: ReadEvent) -> Self {
-        use Destination::{Buffer, Filling, NoMemory, Target};
+        use Destination::{Buffer, Filling, NextTurn, NoMemory, Target};
         use ReadEvent as Event;
         let is_filling = self.is_filling();
         match (self, event) {
             // The engine fills a target: no request runs or waits, and nothing is counted.
             (
                 Self::Open { destination: Filling, .. },
-                Event::Wait | Event::CountedWhole | Event::CountedPartial { .. },
+                Event::Wait
+                | Event::CountedWhole
+                | Event::CountedPartial { .. }
+                | Event::CountedUndecoded { .. },
             ) => self,
             (Self::Open { .. }, Event::Wait) => Self::Paused { is_ended: false },
             (Self::Paused { .. }, Event::Run) => Self::OPEN,
@@ -107,6 +117,10 @@ impl Reading {
                     (false, true) => Target,
                     (false, false) => Buffer,
                 };
+                Self::Open { destination, is_exempt }
+            }
+            (Self::Open { is_exempt, .. }, Event::CountedUndecoded { is_full }) => {
+                let destination = if is_full && !is_exempt { NoMemory } else { NextTurn };
                 Self::Open { destination, is_exempt }
             }
             (Self::Open { destination: NoMemory, .. }, Event::Exempt) => {
@@ -179,7 +193,7 @@ impl Reading {
 pub(super) mod tests {
     use super::*;
 
-    const EVENTS: [ReadEvent; 14] = [
+    const EVENTS: [ReadEvent; 16] = [
         ReadEvent::Wait,
         ReadEvent::Run,
         ReadEvent::CountedWhole,
@@ -187,6 +201,8 @@ pub(super) mod tests {
         ReadEvent::CountedPartial { is_full: false, is_large: true },
         ReadEvent::CountedPartial { is_full: true, is_large: false },
         ReadEvent::CountedPartial { is_full: true, is_large: true },
+        ReadEvent::CountedUndecoded { is_full: false },
+        ReadEvent::CountedUndecoded { is_full: true },
         ReadEvent::Exempt,
         ReadEvent::TargetPolled,
         ReadEvent::TargetReturned,
@@ -199,23 +215,25 @@ pub(super) mod tests {
     /// Each state, and the state after each of [`EVENTS`], or `.` if it stays. `+` is exempt from
     /// the budget, `|` ended, `<` filling, and a number that of the bytes that were discarded.
     const TABLE: &str = "
-        state   wait run whole fits fits-large full full-large exempt poll back disc +3 end close
-        open    paus  .  .     .     targ       none none       .      .    .    d0  .  d0|   shut
-        targ    paus  .  open  open  .          none none       .      fill .    d0  .  d0|   shut
-        fill    .     .  .     .     .          .    .          .      .    open d0< .  d0|<  shut<
-        none    paus  .  open  open  targ       .    .          none+  .    .    d0  .  d0|   shut
-        open+   paus  .  open  .     targ+      .    targ+      .      .    .    d0  .  d0|   shut
-        targ+   paus  .  open  open+ .          open+ .         .      fill+ .   d0  .  d0|   shut
-        fill+   .     .  .     .     .          .    .          .      .   open+ d0< .  d0|<  shut<
-        none+   paus  .  open  open+ targ+      open+ targ+     .      .    .    d0  .  d0|   shut
-        paus    .   open .     .     .          .    .          .      .    .    d0  .  paus| shut
-        paus|   .   open .     .     .          .    .          .      .    .    d0| .  .     shut
-        d0      .     .  .     .     .          .    .          .      .    .    .   d3 d0|   shut
-        d0|     .     .  .     .     .          .    .          .      .    .    . d3|  .     shut
-        d0<     .     .  .     .     .          .    .          .      .    d0   . d3<  d0|<  shut<
-        d0|<    .     .  .     .     .          .    .          .      .    d0|  . d3|< .     shut<
-        shut    .     .  .     .     .          .    .          .      .    .    .   .  .     .
-        shut<   .     .  .     .     .          .    .          .      .    shut .   .  .     .
+  state wait run  whole fits  fit-l full  ful-l piece pie-f exempt poll  back  disc +3   end   close
+  open  paus .    .     .     targ  none  none  turn  none  .      .     .     d0   .    d0|   shut
+  targ  paus .    open  open  .     none  none  turn  none  .      fill  .     d0   .    d0|   shut
+  fill  .    .    .     .     .     .     .     .     .     .      .     open  d0<  .    d0|<  shut<
+  none  paus .    open  open  targ  .     .     turn  .     none+  .     .     d0   .    d0|   shut
+  turn  paus .    open  open  targ  none  none  .     none  .      .     .     d0   .    d0|   shut
+  open+ paus .    open  .     targ+ .     targ+ turn+ turn+ .      .     .     d0   .    d0|   shut
+  targ+ paus .    open  open+ .     open+ .     turn+ turn+ .      fill+ .     d0   .    d0|   shut
+  fill+ .    .    .     .     .     .     .     .     .     .      .     open+ d0<  .    d0|<  shut<
+  none+ paus .    open  open+ targ+ open+ targ+ turn+ turn+ .      .     .     d0   .    d0|   shut
+  turn+ paus .    open  open+ targ+ open+ targ+ .     .     .      .     .     d0   .    d0|   shut
+  paus  .    open .     .     .     .     .     .     .     .      .     .     d0   .    paus| shut
+  paus| .    open .     .     .     .     .     .     .     .      .     .     d0|  .    .     shut
+  d0    .    .    .     .     .     .     .     .     .     .      .     .     .    d3   d0|   shut
+  d0|   .    .    .     .     .     .     .     .     .     .      .     .     .    d3|  .     shut
+  d0<   .    .    .     .     .     .     .     .     .     .      .     d0    .    d3<  d0|<  shut<
+  d0|<  .    .    .     .     .     .     .     .     .     .      .     d0|   .    d3|< .     shut<
+  shut  .    .    .     .     .     .     .     .     .     .      .     .     .    .    .     .
+  shut< .    .    .     .     .     .     .     .     .     .      .     shut  .    .    .     .
     ";
 
     /// The state of this name in [`TABLE`].
@@ -228,6 +246,7 @@ pub(super) mod tests {
             "targ" => open(Destination::Target),
             "fill" => open(Destination::Filling),
             "none" => open(Destination::NoMemory),
+            "turn" => open(Destination::NextTurn),
             "paus" => Reading::Paused { is_ended },
             "shut" => Reading::Closed { is_filling },
             other => {
@@ -253,6 +272,6 @@ pub(super) mod tests {
             assert!(!states.contains(&state(name)), "{name} twice");
             states.push(state(name));
         }
-        assert_eq!(states.len(), 8 + 2 + 4 + 2, "the destinations, exempt or not, and all others");
+        assert_eq!(states.len(), 10 + 2 + 4 + 2, "the destinations, exempt or not, and all others");
     }
 }

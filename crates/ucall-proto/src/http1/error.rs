@@ -56,6 +56,10 @@ pub enum HttpError {
     ChunkExtensionMalformed,
     /// 400: the data of a chunk is not followed by CRLF.
     ChunkUnterminated,
+    /// 400: the body is not what its content coding says.
+    ContentCodingMalformed,
+    /// 400: the body is in zstd with a window of more than 8 MiB.
+    ZstdWindowTooLarge,
     /// 400: chunk extensions and trailers exceed their limit together.
     ChunkOverheadTooLarge {
         /// The limit in bytes.
@@ -96,7 +100,17 @@ pub enum HttpError {
         /// The limit in bytes.
         limit: u64,
     },
-    /// 415: a body in a content coding, such as gzip, that is not JSON.
+    /// 413: the body is decoded to more than the limit.
+    DecodedBodyTooLarge {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// 413: the body is decoded to more than its length times the limit.
+    BodyRatioTooLarge {
+        /// The limit, a factor.
+        limit: u64,
+    },
+    /// 415: a body in a content coding that is not supported, or in several.
     ContentCodingUnsupported,
     /// 415: a body in several parts, as forms send files.
     MultipartUnsupported,
@@ -210,6 +224,12 @@ impl HttpError {
                 (400, "a chunk extension must read like: ;name or ;name=value or ;name=\"value\"")
             }
             Self::ChunkUnterminated => (400, "the data of a chunk must be followed by CR LF"),
+            Self::ContentCodingMalformed => {
+                (400, "the body must be whole data of the coding that Content-Encoding names")
+            }
+            Self::ZstdWindowTooLarge => {
+                (400, "zstd must be sent with a window of at most 8 MiB (RFC 9659)")
+            }
             Self::ChunkOverheadTooLarge { .. } => {
                 (400, "chunk extensions and trailers are larger than max_chunk_overhead_bytes")
             }
@@ -248,9 +268,16 @@ impl HttpError {
             Self::HeadTimeout => (408, "the headers were not complete within head_timeout"),
             Self::BodyTimeout => (408, "the body was not complete within body_timeout"),
             Self::BodyTooLarge { .. } => (413, "the body is larger than max_body_bytes"),
-            Self::ContentCodingUnsupported => {
-                (415, "the body must be sent without gzip or another Content-Encoding")
+            Self::DecodedBodyTooLarge { .. } => {
+                (413, "the body, decoded, is larger than max_body_bytes")
             }
+            Self::BodyRatioTooLarge { .. } => {
+                (413, "the body, decoded, is larger than its length times max_body_ratio")
+            }
+            Self::ContentCodingUnsupported => (
+                415,
+                "Content-Encoding must be one of those in Accept-Encoding of this reply, or absent",
+            ),
             Self::MultipartUnsupported => {
                 (415, "the body must be JSON, not multipart; files are params in base64")
             }
@@ -276,7 +303,10 @@ impl HttpError {
     /// The limit that was passed, and its unit.
     fn limit(&self) -> Option<(u64, &'static str)> {
         match *self {
-            Self::BodyTooLarge { limit } => Some((limit, "bytes")),
+            Self::BodyTooLarge { limit } | Self::DecodedBodyTooLarge { limit } => {
+                Some((limit, "bytes"))
+            }
+            Self::BodyRatioTooLarge { limit } => Some((limit, "times")),
             Self::HeadTooLarge { limit } | Self::ChunkOverheadTooLarge { limit } => {
                 Some((limit as u64, "bytes"))
             }

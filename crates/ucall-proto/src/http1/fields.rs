@@ -5,8 +5,9 @@
 
 use super::bytes::{Span, decimal, list, text_length, token_length, trim, trim_start};
 use super::error::HttpError;
-use super::head::{BodyLength, Version};
+use super::head::{BodyLength, ContentCoding, Version};
 use super::host::is_authority;
+use crate::coding::Coding;
 
 /// What the bytes after the last line hold.
 pub(super) enum Line<'a> {
@@ -80,6 +81,7 @@ pub(super) struct HeaderState {
     pub host: Option<Span>,
     pub origin: Option<Span>,
     pub timeout_ms: Option<u64>,
+    pub coding: ContentCoding,
     /// The values that may differ in an otherwise equal head; empty without the header.
     variable: Variable,
     content_length: Option<u64>,
@@ -118,6 +120,10 @@ impl HeaderState {
             }
             14 if is_header(name, b"Content-Length") => self.record_content_length(value, span),
             16 if is_header(name, b"Ucall-Timeout-Ms") => self.record_timeout(value),
+            16 if is_header(name, b"Content-Encoding") => {
+                self.record_coding(value);
+                Ok(())
+            }
             17 if is_header(name, b"Transfer-Encoding") => self.record_transfer_encoding(value),
             _ => Ok(()),
         }
@@ -175,6 +181,17 @@ impl HeaderState {
         }
     }
 
+    #[cold]
+    fn record_coding(&mut self, value: &[u8]) {
+        let is_coding = |it: &&[u8]| !it.is_empty() && !it.eq_ignore_ascii_case(b"identity");
+        for name in list(value).filter(is_coding) {
+            self.coding = match (self.coding, Coding::named(name)) {
+                (ContentCoding::Identity, Some(coding)) => ContentCoding::Known(coding),
+                _ => ContentCoding::Unknown,
+            };
+        }
+    }
+
     fn record_transfer_encoding(&mut self, value: &[u8]) -> Result<(), HttpError> {
         self.has_transfer_encoding = true;
         for coding in list(value) {
@@ -192,11 +209,11 @@ impl HeaderState {
         Ok(())
     }
 
-    /// The values that may differ in a head with the same meaning. Whether `Expect` counts depends
-    /// on the length, which is fixed then.
+    /// The values that may differ in a head with the same meaning. Whether `Expect` and a coding
+    /// count depends on the length, which is fixed then.
     pub(super) fn variable(&self) -> Variable {
-        let content_length =
-            if self.expects_continue { Span::default() } else { self.variable.content_length };
+        let is_fixed = self.expects_continue || self.coding != ContentCoding::Identity;
+        let content_length = if is_fixed { Span::default() } else { self.variable.content_length };
         Variable { content_length, ..self.variable }
     }
 
@@ -204,13 +221,19 @@ impl HeaderState {
     #[inline]
     pub(super) fn body(&self, version: Version) -> Result<BodyLength, HttpError> {
         if self.has_transfer_encoding {
-            return self.coded_body(version);
+            return self.transferred_body(version);
         }
-        Ok(self.content_length.map_or(BodyLength::None, BodyLength::Length))
+        Ok(match self.content_length {
+            None => BodyLength::None,
+            Some(length @ 1..) if self.coding != ContentCoding::Identity => {
+                BodyLength::Coded(length)
+            }
+            Some(length) => BodyLength::Length(length),
+        })
     }
 
     #[cold]
-    fn coded_body(&self, version: Version) -> Result<BodyLength, HttpError> {
+    fn transferred_body(&self, version: Version) -> Result<BodyLength, HttpError> {
         if version == Version::Http10 {
             return Err(HttpError::TransferEncodingOnHttp10);
         }

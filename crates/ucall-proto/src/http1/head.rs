@@ -5,6 +5,7 @@ use memchr::{memchr, memmem};
 use super::bytes::{Span, trim};
 use super::method::Method;
 use super::reply::ConnectionOption;
+use crate::coding::Coding;
 
 /// A request line and its headers, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +24,15 @@ pub(super) struct ParsedHead {
     pub target_at: Span,
     pub version: Version,
     pub body: BodyLength,
+    pub coding: ContentCoding,
     pub keep_alive: bool,
     pub expect_continue: bool,
     pub host: Option<Span>,
     pub origin: Option<Span>,
     pub timeout_ms: Option<u64>,
     pub headers: Span,
-    /// `POST /` over a persistent HTTP/1.1, without an origin, with a body of known length.
+    /// `POST /` over a persistent HTTP/1.1, without an origin, with a body of known length that is
+    /// not coded.
     pub is_fast_path: bool,
     /// The host is a common name of this machine.
     pub names_loopback: bool,
@@ -80,6 +83,20 @@ pub enum BodyLength {
     Length(u64),
     /// In chunks, see [`ChunkedDecoder`](super::ChunkedDecoder).
     Chunked,
+    /// The number of bytes in `Content-Length`, in a content coding.
+    Coded(u64),
+}
+
+/// How a body is coded (RFC 9110, section 8.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContentCoding {
+    /// As it is.
+    #[default]
+    Identity,
+    /// In one coding.
+    Known(Coding),
+    /// In another one, or in several.
+    Unknown,
 }
 
 impl<'a> Head<'a> {
@@ -101,6 +118,11 @@ impl<'a> Head<'a> {
     #[expect(clippy::len_without_is_empty, reason = "a head is never empty")]
     pub fn len(&self) -> usize {
         self.text.len()
+    }
+
+    /// The bytes of the head.
+    pub(crate) fn text(&self) -> &'a [u8] {
+        self.text
     }
 
     /// The request's method.
@@ -158,6 +180,13 @@ impl<'a> Head<'a> {
         self.parsed.body
     }
 
+    /// How the body is coded.
+    #[must_use]
+    #[inline]
+    pub fn coding(&self) -> ContentCoding {
+        self.parsed.coding
+    }
+
     /// Whether the peer keeps the connection open, by version and `Connection` (RFC 9112, 9.3).
     #[must_use]
     #[inline]
@@ -181,7 +210,7 @@ impl<'a> Head<'a> {
     }
 
     /// Whether this is `POST /` over a persistent HTTP/1.1 connection, without an origin and with a
-    /// body of known length.
+    /// body of known length that is not coded.
     #[must_use]
     #[inline]
     pub fn is_fast_path(&self) -> bool {
@@ -303,6 +332,17 @@ impl<'a> Iterator for Headers<'a> {
             }
         }
     }
+}
+
+/// The text of a head without the headers of these names.
+pub(crate) fn without_headers(head: &[u8], names: &[&str]) -> Vec<u8> {
+    let is_named = |line: &&[u8], name: &&str| {
+        line.split_at_checked(name.len()).is_some_and(|(found, value)| {
+            value.first() == Some(&b':') && found.eq_ignore_ascii_case(name.as_bytes())
+        })
+    };
+    let lines = head.split_inclusive(|&byte| byte == b'\n');
+    lines.filter(|line| !names.iter().any(|name| is_named(line, name))).flatten().copied().collect()
 }
 
 fn is_reserved(name: &[u8]) -> bool {

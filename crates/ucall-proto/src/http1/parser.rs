@@ -272,6 +272,7 @@ impl PartialHead {
             target_at: self.line.span,
             version,
             body,
+            coding: header_state.coding,
             keep_alive,
             expect_continue: header_state.expect_continue(version, body),
             host,
@@ -282,7 +283,7 @@ impl PartialHead {
                 == (Method::Post, TargetKind::Root, Version::Http11)
                 && keep_alive
                 && header_state.origin.is_none()
-                && body != BodyLength::Chunked,
+                && !matches!(body, BodyLength::Chunked | BodyLength::Coded(_)),
             names_loopback: host.is_some_and(|span| names_loopback(span.of(text))),
         })
     }

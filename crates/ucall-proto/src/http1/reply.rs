@@ -11,6 +11,7 @@ use super::access::AllowedOrigin;
 use super::date::{DATE_BYTES, date_text};
 use super::error::HttpError;
 use super::method::Methods;
+use crate::coding::Coding;
 
 const OK_HEAD: &[u8; 102] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
     Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nContent-Length: ";
@@ -262,7 +263,8 @@ impl ReplyWriter {
             HttpError::WebSocketVersionUnsupported => out.extend_from_slice(UPGRADE),
             // RFC 9110, section 12.5.3.
             HttpError::ContentCodingUnsupported => {
-                out.extend_from_slice(b"Accept-Encoding: identity\r\n");
+                let line = format!("Accept-Encoding: {}\r\n", Coding::ALL);
+                out.extend_from_slice(line.as_bytes());
             }
             HttpError::Overloaded | HttpError::Draining | HttpError::AuthenticationUnavailable => {
                 out.extend_from_slice(b"Retry-After: 1\r\n");

@@ -210,6 +210,11 @@ impl<S: Service> Driver<S> {
         });
     }
 
+    #[cfg(feature = "compression")]
+    pub fn decode_piece(&mut self) {
+        self.with(|connection, environment| connection.decode_piece(environment));
+    }
+
     pub fn resume(&mut self) {
         self.with(|connection, environment| connection.resume(environment));
     }

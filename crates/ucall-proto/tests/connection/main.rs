@@ -4,6 +4,8 @@
 mod bench;
 mod call_limit;
 mod closing;
+#[cfg(feature = "compression")]
+mod coded;
 mod deferred;
 mod drain;
 mod frames;

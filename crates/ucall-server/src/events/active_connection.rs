@@ -199,10 +199,13 @@ impl<E: Engine, H: Handler> ActiveConnection<'_, E, H> {
         });
     }
 
-    /// Has a connection wait for the end of its send, of its calls, or for memory.
+    /// Has a connection wait for the end of its send, of its calls, for memory, or for the next
+    /// turn.
     fn wait_for_room(&mut self) -> Advanced {
         if self.entry.proto.is_waiting_for_memory() {
             self.waiters.add(self.entry.id(), self.entry.proto.reserved_bytes());
+        } else if self.entry.proto.is_decoding() {
+            self.waiters.add_decoding(self.entry.id());
         }
         self.pause_receiving();
         Advanced::Waits

@@ -135,7 +135,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
 
     /// Whether connections wait for memory although there is some.
     pub(crate) fn may_resume_waiters(&self) -> bool {
-        self.has_waiters() && self.context.load() == LoadState::Normal
+        self.has_waiters()
+            && (self.context.load() == LoadState::Normal || self.waiters.is_decoding())
     }
 
     /// Whether the next wait has to poll for the end of a send. True once.
@@ -425,10 +426,18 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.text = text;
     }
 
-    /// Resumes connections that wait for memory while there is some, or one of them if there is
-    /// none.
+    /// Decodes pieces of bodies, and resumes connections that wait for memory while there is some,
+    /// or one of them if there is none.
     #[inline(never)]
     pub(crate) fn resume_waiters(&mut self) {
+        for id in self.waiters.take_decoding() {
+            let Some(mut active) = self.find(id) else { continue };
+            if active.entry.proto.is_decoding() {
+                let advanced =
+                    active.handle(|connection, environment| connection.decode_piece(environment));
+                self.finish(id, advanced);
+            }
+        }
         for _ in 0..self.waiters.turn_len() {
             let exempt = self.waiters.exempt().and_then(|id| self.connections.find(id));
             let has_exempt = exempt.is_some_and(|entry| entry.proto.may_exceed_budget());

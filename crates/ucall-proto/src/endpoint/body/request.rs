@@ -41,11 +41,6 @@ pub(crate) fn read(
 ) -> Result<BodyRequest, Refusal> {
     let parts_max = limits.parts_max;
     let reply = BodyReply::accepted_by(head)?;
-    let coding = head.header("Content-Encoding").unwrap_or_default();
-    if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
-        let problem = "the body must be sent without a Content-Encoding";
-        return Err(Refusal { status: 415, ..Refusal::invalid(problem) });
-    }
     let query = read_query(head.path_and_query().1, parts_max)?;
     let mut params = CallParams::with_capacity(body.len(), 1, budget)?;
     match media_of(head, body)? {

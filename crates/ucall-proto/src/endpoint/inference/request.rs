@@ -31,10 +31,6 @@ pub(crate) fn read(
     limits: &Limits,
     budget: &MemoryBudget,
 ) -> Result<(CallParams, InferenceReply), Refusal> {
-    let coding = head.header("Content-Encoding").unwrap_or_default();
-    if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
-        return Err(Refusal { status: 415, ..Refusal::invalid("the body must not be compressed") });
-    }
     read_split(model, head.header(HEADER_LENGTH), body, limits, budget)
 }
 

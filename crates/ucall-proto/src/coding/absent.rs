@@ -1,0 +1,35 @@
+//! What stands for the codings in a build without them.
+
+use super::{Coding, DecodeError, Decoded};
+
+/// No decoder.
+#[derive(Debug)]
+pub enum Decoder {}
+
+impl Decoder {
+    /// None.
+    #[must_use]
+    pub fn new(_: Coding) -> Option<Self> {
+        None
+    }
+
+    /// See the decoder of a build with codings.
+    ///
+    /// # Errors
+    /// None.
+    pub fn decode(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<Decoded, DecodeError> {
+        match *self {}
+    }
+
+    /// See the decoder of a build with codings.
+    #[must_use]
+    pub fn is_at_end(&self) -> bool {
+        match *self {}
+    }
+
+    /// See the decoder of a build with codings.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        match *self {}
+    }
+}
