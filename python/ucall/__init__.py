@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from ucall._core import (
     END,
+    Call,
     Certificate,
     Connection,
     Context,
@@ -77,6 +78,7 @@ __all__ = [
     "TLS",
     "UDP",
     "Broker",
+    "Call",
     "Certificate",
     "Connection",
     "ConnectionError",

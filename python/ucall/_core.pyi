@@ -3,7 +3,7 @@
 import sys
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar, final, overload
+from typing import Any, Final, Generic, Literal, Never, ParamSpec, Self, TypeVar, final, overload
 
 from numpy import dtype
 from numpy.typing import NDArray
@@ -18,8 +18,9 @@ from ucall._core_shared import SharedCounters as SharedCounters
 from ucall._core_shared import Store as Store
 from ucall._core_shared import insert_store as insert_store
 from ucall._core_shared import run_batches as run_batches
-from ucall._functions.registration import BatchRules
+from ucall._functions.registration import BatchRules, Hooks
 from ucall._server.tls import ClientTls, TlsSettings
+from ucall.errors import RPCError
 from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 
@@ -38,6 +39,7 @@ __all__ = [
     "BatchProcesses",
     "Block",
     "BrokerCalls",
+    "Call",
     "Certificate",
     "ClientConnection",
     "Connection",
@@ -95,9 +97,12 @@ __all__ = [
     "run_batches",
     "send_datagrams",
     "serve_stream",
+    "set_error_finder",
     "set_listener",
     "set_listeners",
     "set_models",
+    "set_tools",
+    "set_unknown_hooks",
     "system_certificates",
 ]
 
@@ -182,6 +187,7 @@ class Server:
         stream: tuple[bool, str] | None,
         is_idempotent: bool,
         scopes: Sequence[str],
+        hooks: Hooks | None,
     ) -> None: ...
     def insert_route(
         self,
@@ -202,9 +208,6 @@ class Server:
         encode: _Encode,
         *,
         mode: str,
-    ) -> None: ...
-    def set_tools(
-        self, tools: Sequence[tuple[str, str, str, str | None, Sequence[tuple[str, str]]]]
     ) -> None: ...
     def insert_health_checks(self, check: Callable[[], object]) -> None: ...
     @staticmethod
@@ -409,6 +412,29 @@ class Keys:
         """The value of ``WWW-Authenticate`` for requests without a known key."""
     def __call__(self, ctx: Context) -> Any:
         """The user of the key in the header; `None` for an unknown key."""
+
+@final
+class Call:
+    """A call, as a hook around it sees it: see `ucall.Server.middleware`."""
+
+    @property
+    def method(self) -> str:
+        """The name that the function was called by."""
+    @property
+    def params(self) -> dict[str, Any] | list[Any] | None:
+        """The params as sent, which the function need not take; None without any."""
+    # The parameter is for stubtest alone, which finds `*args` where there are none.
+    def __call__(self, _: Never = ..., /) -> Any:
+        """Checks and converts the params, runs the function, and returns its result; for a stream,
+        the iterator of its items. In an async hook it is to be awaited.
+
+        Raises:
+            RPCError: The params are wrong (-32602), or the caller lacks a scope (-32004).
+            RuntimeError: The hook has called it before.
+        """
+    def _proceed(self) -> Any: ...
+    def _begin(self, future: object, work: Callable[[], object] | None = None) -> None: ...
+    def _cancel(self) -> None: ...
 
 @final
 class Context:
@@ -942,7 +968,12 @@ class QueueCore:
 
 def count_loaded_model(server: Server, model: str, has_ended: bool) -> None: ...
 def metrics_text(server: Server) -> str | None: ...
+def set_tools(
+    server: Server, tools: Sequence[tuple[str, str, str, str | None, Sequence[tuple[str, str]]]]
+) -> None: ...
 def insert_inference(server: Server, check: Callable[[], object]) -> None: ...
+def set_unknown_hooks(server: Server, encode: _Encode, hooks: Hooks | None) -> None: ...
+def set_error_finder(server: Server, find: Callable[[BaseException], RPCError | None]) -> None: ...
 def set_models(
     server: Server,
     metadata: str,

@@ -47,6 +47,7 @@ def run_batches(
     *,
     debug: bool,
     max_reply_bytes: int,
+    find_error: Callable[[BaseException], object] | None,
 ) -> None: ...
 
 @final

@@ -77,9 +77,15 @@ class RPCError(Exception):
 
 def find_rpc_error(error: BaseException) -> RPCError | None:
     """The exception if it is for the caller, also if a ``TaskGroup`` has made a group of it."""
+    error = single(error)
+    return error if isinstance(error, RPCError) else None
+
+
+def single(error: BaseException) -> BaseException:
+    """The only exception of a group, or the exception itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    return error if isinstance(error, RPCError) else None
+    return error
 
 
 class EngineError(OSError):

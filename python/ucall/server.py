@@ -15,6 +15,7 @@ from ucall._routes.health import ReadyChecks
 from ucall._server import checked, launch, serving_threads
 from ucall._server.content import ContentDecorators
 from ucall._server.decorators import Decorators
+from ucall._server.hooks import HookDecorators
 from ucall._server.lifespan import LifespanHooks
 from ucall._server.models import ModelDecorators
 from ucall._server.run import ServerParts, run_server
@@ -34,7 +35,7 @@ Auth = Callable[["Context"], object]
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[object]]
 
 
-class Server(Decorators, ContentDecorators, ModelDecorators):
+class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators):
     """Serves functions over JSON-RPC 2.0: HTTP/1.1, WebSocket and raw TCP on one port.
 
     The object itself is the decorator::

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert::{ConversionFault, Input, Scratch};
+use crate::errors;
 use crate::ffi::{self, Slots};
 use crate::invalid_params::{self, missing, named, too_many};
 use crate::procedure::{Param, Procedure, Signature};
@@ -26,6 +27,22 @@ impl From<PyErr> for Failure {
     }
 }
 
+impl Failure {
+    /// What code that calls the function gets.
+    #[cold]
+    pub(crate) fn into_exception(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Raised(error) => error,
+            Self::Params(ConversionFault::Raised(error))
+            | Self::Result(ConversionFault::Raised(error))
+            | Self::Item(ConversionFault::Raised(error)) => *error,
+            Self::Params(fault) => errors::rpc_exception(py, &errors::invalid_params(fault)),
+            Self::Result(fault) => errors::unwritable(fault, "result"),
+            Self::Item(fault) => errors::unwritable(fault, "item"),
+        }
+    }
+}
+
 type Filled = Result<(), ConversionFault>;
 
 /// Calls `procedure` with `params`, the text of an array or an object. A function that takes a
@@ -39,10 +56,12 @@ pub(crate) fn call<'py>(
     scratch: &mut Scratch,
 ) -> Result<Bound<'py, PyAny>, Failure> {
     let callable = procedure.callable.bind(py);
-    let input = Input::new(py, params.unwrap_or(b"[]"), scratch);
     match &procedure.signature {
-        Some(signature) => call_by_signature(callable, signature, context, input),
-        None => call_as_given(callable, input),
+        Some(signature) => {
+            let input = Input::new(py, params.unwrap_or(b"[]"), scratch);
+            call_by_signature(callable, signature, context, input)
+        }
+        None => call_without_signature(callable, procedure, params, context, scratch),
     }
 }
 
@@ -273,12 +292,19 @@ impl Signature {
     }
 }
 
-/// Calls a callable without a signature: an array by position, an object by name.
+/// Calls a hook, or a callable without a signature: an array by position, an object by name.
 #[cold]
-fn call_as_given<'py>(
+fn call_without_signature<'py>(
     callable: &Bound<'py, PyAny>,
-    mut input: Input<'_, '_, 'py>,
+    procedure: &Procedure,
+    params: Option<&[u8]>,
+    context: Option<Bound<'py, PyAny>>,
+    scratch: &mut Scratch,
 ) -> Result<Bound<'py, PyAny>, Failure> {
+    if let Some(hooked) = &procedure.hooked {
+        return Ok((hooked.call)(callable, hooked, params, context, scratch)?);
+    }
+    let mut input = Input::new(callable.py(), params.unwrap_or(b"[]"), scratch);
     let signature = Signature {
         rest: Some(crate::convert::Convert::Any),
         extra: Some(crate::procedure::Extra::Any(crate::convert::Convert::Any)),

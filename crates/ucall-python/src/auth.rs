@@ -59,22 +59,24 @@ impl Authentication {
         let Functions { contexts, report, .. } = functions;
         let channel = contexts.channel(caller.connection, head.is_some(), None);
         let request_context = Context::of_request(head, session, caller, channel);
-        let user = request_context
-            .into_object(py)
-            .and_then(|context| {
-                let variables = contexts.own_variables(py)?;
-                run_in(&variables, || ffi::call(function.bind(py), [&context]))
-            })
-            .map(Bound::unbind)
-            .and_then(|user| reject_awaitable(py, user));
+        let user = request_context.into_object(py).and_then(|context| {
+            let variables = contexts.new_variables(py)?;
+            let user = run_in(&variables, || ffi::call(function.bind(py), [&context]))?;
+            let user = reject_awaitable(py, user.unbind())?;
+            Ok((user, contexts.changed_variables(variables)?))
+        });
         match user {
-            Ok(user) if is_unauthorized(py, &user) => Err(AuthenticationError::Unauthorized),
-            Ok(user) => {
+            Ok((user, _)) if is_unauthorized(py, &user) => Err(AuthenticationError::Unauthorized),
+            Ok((user, variables)) => {
                 if !*has_warned && !user.is_truthy(py).unwrap_or(true) {
                     *has_warned = true;
                     warn_of_falsy_user(py, report, &user);
                 }
-                Ok(Arc::new(Identity::new(py, user)))
+                let identity = Identity::new(py, user);
+                Ok(Arc::new(match variables {
+                    Some(variables) => identity.with_variables(variables),
+                    None => identity,
+                }))
             }
             Err(error) if error.is_instance_of::<PyPermissionError>(py) => {
                 Err(refusal_of(error.value(py)))

@@ -18,6 +18,7 @@ use ucall_server::{CallMetrics, RunPermit};
 
 use crate::ffi::variables::{copy_current, run_in};
 use crate::interpreter_shutdown::run_untracked;
+use crate::outcomes::Outcomes;
 use crate::procedure::SharedProcedure;
 use crate::report::Report;
 use crate::streams::{ProgressTarget, Reports};
@@ -28,6 +29,8 @@ pub(crate) struct CallState {
     cancelled: AtomicBool,
     jobs: Mutex<Jobs>,
     progress: ProgressTarget,
+    /// The worker's, if hooks are around the function.
+    outcomes: Option<Arc<Outcomes>>,
 }
 
 /// The jobs of a call.
@@ -99,9 +102,14 @@ impl Drop for RunningJob {
 
 impl CallState {
     /// The state of a call that begins.
-    pub(crate) fn new(progress: ProgressTarget) -> Self {
+    pub(crate) fn new(progress: ProgressTarget, outcomes: Option<Arc<Outcomes>>) -> Self {
         let jobs = Mutex::new(Jobs::Waiting(Vec::new()));
-        Self { cancelled: AtomicBool::new(false), jobs, progress }
+        Self { cancelled: AtomicBool::new(false), jobs, progress, outcomes }
+    }
+
+    /// The worker's, if hooks are around the function.
+    pub(crate) fn outcomes(&self) -> Option<&Outcomes> {
+        self.outcomes.as_deref()
     }
 
     pub(crate) fn progress(&self) -> &ProgressTarget {

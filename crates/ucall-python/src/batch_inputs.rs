@@ -7,6 +7,7 @@
 //! so the worker only sends it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -15,6 +16,7 @@ use ucall_proto::{ResultFormat, RpcError};
 use ucall_server::{Reservation, Token};
 
 use crate::arguments::{self, Failure};
+use crate::awaited_call::AwaitedCall;
 use crate::batch_results;
 use crate::convert::{self, Scratch};
 use crate::ffi::variables::in_own_variables;
@@ -49,6 +51,8 @@ pub(crate) struct Group<T> {
 pub(crate) struct GroupCall<T> {
     pub(crate) id: T,
     format: ResultFormat,
+    /// Set if an async hook awaits it.
+    awaited: Option<Arc<AwaitedCall>>,
     /// The memory reserved for its params.
     pub(crate) reserved: Reservation,
 }
@@ -125,7 +129,11 @@ impl<'a> BatchWriter<'a> {
         match results.and_then(|result| batch_results::as_list(&result, count)) {
             Ok(results) => {
                 let written = |(call, item): (GroupCall<T>, Bound<'_, PyAny>)| {
-                    (call.id, self.written_item(item, call.format))
+                    let written = match &call.awaited {
+                        Some(awaited) => Ok(kept(awaited, item)),
+                        None => self.written_item(item, call.format),
+                    };
+                    (call.id, written)
                 };
                 calls.into_iter().zip(results.iter()).map(written).collect()
             }
@@ -144,6 +152,17 @@ impl<'a> BatchWriter<'a> {
         });
         written.map_err(|failure| self.failed(py, failure, len_max))
     }
+}
+
+/// Keeps the result of a call for the hook that awaits it, which gets no text.
+fn kept(awaited: &AwaitedCall, item: Bound<'_, PyAny>) -> ResultText {
+    let py = item.py();
+    let result = batch_results::item_result(item);
+    awaited.keep(match result {
+        Ok(item) => Ok(item.unbind()),
+        Err(failure) => Err(failure.into_exception(py)),
+    });
+    ResultText { text: Vec::new(), parts: Vec::new() }
 }
 
 impl<T: Copy> Groups<T> {
@@ -219,7 +238,8 @@ impl<'py, T> ReadCall<'py, T> {
         contents: Contents,
         scratch: &mut Scratch,
     ) -> Result<Self, Failure> {
-        let Contents { params, binary, context, waiting, permit, _reserved } = contents;
+        let Contents { params, binary, context, awaited, waiting, permit, _reserved, .. } =
+            contents;
         drop((waiting, permit));
         let format = binary.as_ref().map(|binary| binary.results).unwrap_or_default();
         let context = context.map(|context| context.into_object(py)).transpose()?;
@@ -231,7 +251,7 @@ impl<'py, T> ReadCall<'py, T> {
             (column == Column::Stacked).then(|| convert::tensor_of(argument)).transpose()
         });
         let tensors = tensors.collect::<PyResult<_>>()?;
-        let call = GroupCall { id, format, reserved: _reserved };
+        let call = GroupCall { id, format, awaited, reserved: _reserved };
         Ok(Self { call, arguments, tensors })
     }
 

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use ucall_proto::ResultFormat;
 use ucall_server::{CallId, DeferredCalls, LoggedCall, Reservation, RunPermit, RunningCall};
 
+use crate::awaited_call::AwaitedCall;
 use crate::background::{BackgroundJob, BackgroundRecord, CallState};
 use crate::batch_inputs::TaskGroups;
 use crate::job_input::JobInput;
@@ -49,6 +50,8 @@ pub(crate) struct Deferred {
     pub(crate) running: Option<RunningCall>,
     /// Its line in the access log.
     pub(crate) logged: Option<LoggedCall>,
+    /// Set if an async hook awaits it.
+    pub(crate) awaited: Option<Arc<AwaitedCall>>,
     pub(crate) _permit: RunPermit,
 }
 
@@ -95,6 +98,9 @@ impl Deferred {
     /// that were to run after its reply.
     pub(crate) fn cancel(&mut self) -> Vec<BackgroundJob> {
         let jobs = self.state.as_ref().map(|state| state.cancel()).unwrap_or_default();
+        if let Some(awaited) = &self.awaited {
+            awaited.cancel();
+        }
         if let RetainedParams::Input(input) = &self.retained {
             drop(input.take());
         }

@@ -17,6 +17,7 @@ use ucall_server::{Caller, Deadline, Transport};
 use crate::background::CallState;
 use crate::convert::{Convert, Input, Scratch};
 use crate::identity::Identity;
+use crate::outcomes::Outcomes;
 use crate::session::{Channel, Connection, no_channel};
 use crate::streams::{ProgressTarget, report_text};
 use crate::tls::PyTls;
@@ -99,6 +100,23 @@ impl Context {
             channel.find_session(py);
         }
         Ok(Bound::new(py, self)?.into_any())
+    }
+
+    /// The moment by which the call must be answered.
+    pub(crate) fn deadline_moment(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// The priority of the call.
+    pub(crate) fn priority(&self) -> i8 {
+        let asked = self.meta.as_deref().map(Meta).and_then(Meta::priority).unwrap_or(0);
+        let caller = self.identity.as_ref().and_then(|it| it.downcast_ref::<Identity>());
+        caller.map_or(asked, |caller| caller.priority(asked))
+    }
+
+    /// The worker that runs the call, if hooks are around its function.
+    pub(crate) fn outcomes(&self) -> Option<&Outcomes> {
+        self.state.outcomes()
     }
 
     pub(crate) fn has_notified(&self) -> bool {

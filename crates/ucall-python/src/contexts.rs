@@ -41,9 +41,35 @@ impl Contexts {
         Ok(())
     }
 
-    /// Copies the variables for one call.
+    /// Copies the variables for one call of the current request.
     pub(crate) fn own_variables<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let of_caller = self.caller().and_then(Identity::variables);
+        variables::copy(of_caller.unwrap_or(&self.variables).bind(py))
+    }
+
+    /// Copies the variables for code that runs before a request has a caller.
+    pub(crate) fn new_variables<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         variables::copy(self.variables.bind(py))
+    }
+
+    /// A copy of the variables if code has changed it.
+    pub(crate) fn changed_variables(&self, copy: Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
+        // Copies share their content until one is changed, so this compares nothing else.
+        Ok(copy.ne(self.variables.bind(copy.py()))?.then(|| copy.unbind()))
+    }
+
+    /// Whether the caller of the current request has variables of its own.
+    pub(crate) fn has_own_variables(&self) -> bool {
+        self.caller().is_some_and(|caller| caller.variables().is_some())
+    }
+
+    /// The identity of the caller, if its calls run in variables of its own.
+    pub(crate) fn identity_with_variables(&self) -> Option<CallerIdentity> {
+        self.identity.clone().filter(|_| self.has_own_variables())
+    }
+
+    fn caller(&self) -> Option<&Identity> {
+        self.identity.as_ref()?.downcast_ref()
     }
 
     pub(crate) fn set_sessions(&mut self, sessions: Sessions) {
@@ -67,8 +93,7 @@ impl Contexts {
     /// The priority of a call.
     pub(crate) fn priority_of(&self, call: &Call<'_>) -> i8 {
         let asked = call.meta.and_then(Meta::priority).unwrap_or(0);
-        let caller = self.identity.as_ref().and_then(|it| it.downcast_ref::<Identity>());
-        caller.map_or(asked, |caller| caller.priority(asked))
+        self.caller().map_or(asked, |caller| caller.priority(asked))
     }
 
     /// The context of a call, and what it shares with the call's record.
@@ -90,7 +115,9 @@ impl Contexts {
             }
             false => ProgressTarget::Nobody,
         };
-        let (identity, state) = (self.identity.clone(), Arc::new(CallState::new(progress)));
+        let outcomes = procedure.hooked.is_some().then(|| self.streams.outcomes.clone());
+        let (identity, state) =
+            (self.identity.clone(), Arc::new(CallState::new(progress, outcomes)));
         let is_http = call.head.is_some();
         let channel = self.channel(caller.connection, is_http, Some(procedure));
         let context = Context::new(call, caller, identity, deadline, state.clone(), channel);
@@ -114,7 +141,7 @@ impl Contexts {
         let Some(sessions) = &self.sessions else { return };
         for callback in sessions.remove(connection) {
             let called = self
-                .own_variables(py)
+                .new_variables(py)
                 .and_then(|variables| run_in(&variables, || callback.call0(py)));
             if let Err(error) = called {
                 report.log(|report| report.on_close_failed(py, &error));

@@ -5,7 +5,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use ucall_proto::RpcError;
 
-use crate::convert::{self, ConversionFault};
+use crate::convert::{self, ConversionFault, Convert, Input, Scratch};
 
 create_exception!(
     ucall._core,
@@ -16,17 +16,19 @@ create_exception!(
 
 /// The exceptions that a server treats specially.
 pub(crate) struct Errors {
-    /// `ucall.errors.find_rpc_error`
+    /// `ucall.errors.find_rpc_error`, or the `find` of `ExceptionHandlers`.
     find: Py<PyAny>,
     /// `ucall.errors.NoChannelError`
     no_channel: Py<PyAny>,
 }
 
 impl Errors {
-    pub(crate) fn import(py: Python<'_>) -> PyResult<Self> {
+    /// `find` is a program's in place of `ucall.errors.find_rpc_error`.
+    pub(crate) fn import(py: Python<'_>, find: Option<Py<PyAny>>) -> PyResult<Self> {
         let module = py.import("ucall.errors")?;
         let member = |name| module.getattr(name).map(Bound::unbind);
-        Ok(Self { find: member("find_rpc_error")?, no_channel: member("NoChannelError")? })
+        let find = find.map_or_else(|| member("find_rpc_error"), Ok)?;
+        Ok(Self { find, no_channel: member("NoChannelError")? })
     }
 
     /// Whether an error for the caller is logged, because the program may be wrong as well.
@@ -62,6 +64,38 @@ pub(crate) fn reply_with(
         reply.data = Some(text);
     }
     Ok(reply)
+}
+
+/// The `ucall.RPCError` that code gets for an error.
+#[cold]
+pub(crate) fn rpc_exception(py: Python<'_>, error: &RpcError) -> PyErr {
+    let raised = || {
+        let mut scratch = Scratch::default();
+        let data = error.data.as_deref().map(|data| {
+            let read = Input::new(py, data, &mut scratch).read(&Convert::Any);
+            read.map_err(|_| PyTypeError::new_err("an error's data is no JSON"))
+        });
+        let kind = py.import("ucall.errors")?.getattr("RPCError")?;
+        kind.call1((error.code, &*error.message, data.transpose()?))
+    };
+    raised().map_or_else(|failed: PyErr| failed, PyErr::from_value)
+}
+
+/// What is raised for a result or an item that cannot be written.
+pub(crate) fn unwritable(fault: ConversionFault, root: &str) -> PyErr {
+    fault.describe(root).map_or_else(|error| *error, Unwritable::new_err)
+}
+
+/// The error of params that do not match a signature.
+#[cold]
+pub(crate) fn invalid_params(fault: ConversionFault) -> RpcError {
+    match fault {
+        ConversionFault::Value(mismatch) => {
+            let error = RpcError::new(RpcError::INVALID_PARAMS, "Invalid params");
+            error.expected(&mismatch.describe("params"))
+        }
+        ConversionFault::TooLarge | ConversionFault::Raised(_) => internal(),
+    }
 }
 
 /// The error of a failed function, without details.

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyFrozenSet, PySet, PyTuple};
-use ucall_proto::{Binary, Call, CallOutcome, Reply, RpcError};
+use pyo3::types::PyTuple;
+use ucall_proto::{Binary, Call, CallOutcome, Parts, Reply, RpcError};
 use ucall_server::{CallMetrics, Deadline, MissingScopes};
 
 use crate::arguments::{self, Failure};
@@ -14,6 +13,7 @@ use crate::attachment::Attachment;
 use crate::contexts::Contexts;
 use crate::convert::{Results, Scratch};
 use crate::ffi::variables::run_in;
+use crate::identity::missing_scopes_of;
 use crate::procedure::{Executor, Procedure};
 use crate::report::Report;
 use crate::streams::StreamContext;
@@ -107,15 +107,16 @@ impl Functions {
     pub(crate) fn weight_of(
         &mut self,
         procedure: &Procedure,
-        call: &Call<'_>,
+        params: Option<&[u8]>,
+        parts: Option<&Arc<Parts>>,
     ) -> Result<u64, Failure> {
         let Some(weigh) = &procedure.weigh else { return Ok(1) };
         let py = self.attach();
         let context = procedure.takes_context().then(|| py.None().into_bound(py));
         // The batch reads the params again.
-        let untaken = self.scratch.parts.as_ref().map(|parts| Arc::new(parts.untaken()));
+        let untaken = parts.map(|parts| Arc::new(parts.untaken()));
         let parts = std::mem::replace(&mut self.scratch.parts, untaken);
-        let taken = arguments::take(py, procedure, call.params, context, &mut self.scratch);
+        let taken = arguments::take(py, procedure, params, context, &mut self.scratch);
         self.scratch.parts = parts;
         let mut arguments = taken?;
         if let Some(index) = procedure.signature.as_ref().and_then(|it| it.context) {
@@ -136,6 +137,24 @@ impl Functions {
     ) -> Result<(), Failure> {
         let result = self.call(py, procedure, call, None)?;
         procedure.write_reply(&result, reply, &mut self.results).map_err(Failure::Result)
+    }
+
+    /// Calls a plain function without a context, in the variables of its caller.
+    #[cold]
+    pub(crate) fn call_in_variables(
+        &mut self,
+        py: Python<'_>,
+        procedure: &Procedure,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
+        self.report.set_in_function(true);
+        let variables = self.contexts.own_variables(py).map_err(Failure::Raised);
+        let ran = variables
+            .and_then(|variables| run_in(&variables, || self.run(py, procedure, call, reply)));
+        self.report.set_in_function(false);
+        self.end_call(py, procedure, ran, reply);
+        CallOutcome::Done
     }
 
     /// Ends a call of a plain function: writes its error, if it has one, and records the call.
@@ -167,10 +186,7 @@ impl Functions {
             return None;
         }
         let py = self.attach();
-        let scopes = self.contexts.user().and_then(|user| scopes_of(user.bind(py)));
-        MissingScopes::find(&procedure.scopes, |scope| {
-            scopes.as_ref().is_some_and(|scopes| scopes.contains(scope).unwrap_or(false))
-        })
+        missing_scopes_of(&procedure.scopes, self.contexts.user().map(|user| user.bind(py)))
     }
 
     /// Replies to a call whose deadline passed before it began.
@@ -205,7 +221,7 @@ impl Functions {
         if procedure.is_logged_as_slow() {
             return;
         }
-        let name = &procedure.name;
+        let name = procedure.described_name();
         let advice = match procedure.mode.executor() {
             Some(Executor::Task) => "await what it waits for, or run it by asyncio.to_thread",
             _ => "serve it by @server(threads=True), or processes=N if it computes",
@@ -214,11 +230,4 @@ impl Functions {
         let line = format!("{name} held up all other calls for {elapsed} ms: {advice}");
         self.report.warning(py, &line);
     }
-}
-
-/// The attribute ``scopes`` of a user. It counts only as a set: text would contain its parts.
-fn scopes_of<'py>(user: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
-    let scopes = user.getattr_opt(intern!(user.py(), "scopes")).ok()??;
-    let is_set = scopes.is_instance_of::<PyFrozenSet>() || scopes.is_instance_of::<PySet>();
-    is_set.then_some(scopes)
 }

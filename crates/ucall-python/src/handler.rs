@@ -46,13 +46,13 @@ impl Interpreter {
     pub(crate) fn new(
         py: Python<'_>,
         server: u64,
-        debug: bool,
+        report: Report,
         auth: Option<Py<PyAny>>,
         limits: &CallLimits,
         sizes: Arc<BatchSizes>,
         metrics: Option<Arc<CallMetrics>>,
     ) -> PyResult<Self> {
-        let report = Arc::new(Report::import(py, debug)?);
+        let report = Arc::new(report);
         let counts = BatchCounts::new(sizes, metrics.clone());
         let deferral = Deferral::new(server, limits, &report, counts);
         let streams = deferral.streams.context().clone();
@@ -98,14 +98,27 @@ impl Interpreter {
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Option<CallOutcome> {
-        if let Some(MissingScopes { error, .. }) = self.functions.missing_scopes(procedure) {
+        if procedure.hooked.is_none()
+            && let Some(MissingScopes { error, .. }) = self.functions.missing_scopes(procedure)
+        {
             if let Some(series) = procedure.series {
                 self.functions.timing.record_since_receipt(series, Some(error.code));
             }
             return Some(answer(Err(error), reply));
         }
-        let is_inline = matches!(procedure.mode, CallMode::Inline);
-        (!is_inline).then(|| self.call_deferred(procedure, call, caller, reply))
+        if !matches!(procedure.mode, CallMode::Inline) {
+            return Some(self.call_deferred(procedure, call, caller, reply));
+        }
+        if procedure.takes_context() || !self.functions.contexts.has_own_variables() {
+            return None;
+        }
+        let py = self.attach();
+        Some(match self.functions.timing.deadline_of(procedure, call) {
+            Some(deadline) if deadline.has_passed(Instant::now()) => {
+                self.functions.expire(procedure, deadline, reply)
+            }
+            _ => self.functions.call_in_variables(py, procedure, call, reply),
+        })
     }
 
     /// Begins a call that may end after its turn.

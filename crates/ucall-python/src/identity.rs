@@ -1,13 +1,19 @@
 //! Who a caller is: what the program's `auth` has returned.
 
+use std::sync::Arc;
+
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyFrozenSet, PySet};
+use ucall_server::MissingScopes;
 
 use crate::ffi::DropAttached;
 
 /// The caller of a request.
 pub(crate) struct Identity {
     user: DropAttached<Py<PyAny>>,
+    /// The variables (`contextvars`) of `auth`, if that has set any.
+    variables: Option<DropAttached<Py<PyAny>>>,
     /// The highest priority that the caller's calls may have: the attribute `priority` of the user.
     priority_max: Option<i8>,
 }
@@ -18,7 +24,17 @@ impl Identity {
         let attribute = user.bind(py).getattr_opt(intern!(py, "priority")).ok().flatten();
         let priority = attribute.and_then(|it| it.extract::<i64>().ok());
         let priority_max = priority.map(|it| it.clamp(-8, 7) as i8);
-        Self { user: DropAttached::new(user), priority_max }
+        Self { user: DropAttached::new(user), variables: None, priority_max }
+    }
+
+    /// Has the caller's calls run in copies of these variables.
+    pub(crate) fn with_variables(self, variables: Py<PyAny>) -> Self {
+        Self { variables: Some(DropAttached::new(variables)), ..self }
+    }
+
+    /// The variables that the caller's calls start with, if they are not the worker's.
+    pub(crate) fn variables(&self) -> Option<&Py<PyAny>> {
+        self.variables.as_deref()
     }
 
     pub(crate) fn user(&self) -> &Py<PyAny> {
@@ -29,4 +45,23 @@ impl Identity {
     pub(crate) fn priority(&self, asked: i8) -> i8 {
         self.priority_max.map_or(asked, |max| asked.min(max))
     }
+}
+
+/// Those of `required` that a user does not have.
+#[cold]
+pub(crate) fn missing_scopes_of(
+    required: &Arc<[String]>,
+    user: Option<&Bound<'_, PyAny>>,
+) -> Option<MissingScopes> {
+    let scopes = user.and_then(scopes_of);
+    MissingScopes::find(required, |scope| {
+        scopes.as_ref().is_some_and(|scopes| scopes.contains(scope).unwrap_or(false))
+    })
+}
+
+/// The attribute ``scopes`` of a user. It counts only as a set: text would contain its parts.
+fn scopes_of<'py>(user: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
+    let scopes = user.getattr_opt(intern!(user.py(), "scopes")).ok()??;
+    let is_set = scopes.is_instance_of::<PyFrozenSet>() || scopes.is_instance_of::<PySet>();
+    is_set.then_some(scopes)
 }

@@ -87,13 +87,14 @@ fn input_form(form: &str) -> PyResult<InputForm> {
 impl Procedure {
     /// What a param takes of a form, whose values are texts.
     pub(crate) fn param_kind(&self, name: &str) -> ParamKind {
-        let convert = self.signature.as_ref().and_then(|signature| signature.convert_of(name));
+        let convert =
+            self.function().signature.as_ref().and_then(|signature| signature.convert_of(name));
         convert.map_or(ParamKind::Json, kind_of)
     }
 
     /// The name of the first param.
     pub(crate) fn first_param(&self) -> Option<String> {
-        let signature = self.signature.as_ref()?;
+        let signature = self.function().signature.as_ref()?;
         let params = signature.params.iter().enumerate();
         let mut named = params.filter(|(at, _)| signature.context != Some(*at));
         named.next().map(|(_, param)| param.name.clone())

@@ -3,14 +3,17 @@
 //!
 //! The server's thread makes it without the interpreter's lock. Who runs the function reads it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use ucall_proto::Binary;
+use ucall_proto::{Binary, CallerIdentity};
 use ucall_server::Reservation;
 
+use crate::awaited_call::AwaitedCall;
 use crate::context::Context;
 use crate::ffi::DropAttached;
+use crate::ffi::variables;
+use crate::identity::Identity;
 use crate::metrics::WaitingCall;
 use crate::waiting_limit::WaitingPermit;
 
@@ -24,6 +27,10 @@ pub(crate) struct Contents {
     /// What the call has beside their text.
     pub(crate) binary: Option<Binary>,
     pub(crate) context: Option<CallContext>,
+    /// The caller, if the call runs in variables of its own.
+    pub(crate) identity: Option<CallerIdentity>,
+    /// Set if an async hook awaits it.
+    pub(crate) awaited: Option<Arc<AwaitedCall>>,
     /// Counts the wait, if that is measured.
     pub(crate) waiting: Option<WaitingCall>,
     /// Counts the wait for a thread, if that is limited.
@@ -35,8 +42,19 @@ pub(crate) struct Contents {
 /// What a function gets of the request beside params.
 pub(crate) enum CallContext {
     Call(Box<Context>),
-    /// The request of a route.
-    Request(DropAttached<Py<PyAny>>),
+    /// The request of a route, or the context that hooks have.
+    Object(DropAttached<Py<PyAny>>),
+}
+
+impl Contents {
+    /// The variables of a call that runs in a thread: copies of its caller's, or of the thread's.
+    pub(crate) fn variables<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let caller = self.identity.as_ref().and_then(|it| it.downcast_ref::<Identity>());
+        match caller.and_then(Identity::variables) {
+            Some(of_caller) => variables::copy(of_caller.bind(py)),
+            None => variables::copy_current(py),
+        }
+    }
 }
 
 impl CallContext {
@@ -44,7 +62,7 @@ impl CallContext {
     pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         match self {
             Self::Call(context) => context.into_object(py),
-            Self::Request(request) => Ok(request.bind(py).clone()),
+            Self::Object(object) => Ok(object.bind(py).clone()),
         }
     }
 }

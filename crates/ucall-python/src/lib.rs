@@ -15,6 +15,7 @@ mod arguments;
 mod asyncio;
 mod attachment;
 mod auth;
+mod awaited_call;
 mod background;
 mod batch;
 mod batch_inputs;
@@ -39,6 +40,8 @@ mod ffi;
 mod functions;
 mod handler;
 mod health;
+mod hook_options;
+mod hooks;
 mod http_route;
 mod identity;
 mod inference;
@@ -53,6 +56,7 @@ mod listening_socket;
 mod lock_request;
 mod log;
 mod mcp;
+mod mcp_tools;
 mod metrics;
 mod options;
 mod outcomes;
@@ -65,6 +69,7 @@ mod queue;
 mod relay;
 mod report;
 mod server;
+mod server_hooks;
 mod server_state;
 mod server_stats;
 mod server_worker;
@@ -110,6 +115,8 @@ mod _core {
     #[pymodule_export]
     use crate::ffi::bytes_view;
     #[pymodule_export]
+    use crate::hooks::HookedCall;
+    #[pymodule_export]
     use crate::http_route::HttpRequest;
     #[pymodule_export]
     use crate::inference::{inference_readiness, insert_inference, set_models};
@@ -119,6 +126,8 @@ mod _core {
     use crate::listener::{set_listener, set_listeners};
     #[pymodule_export]
     use crate::listening_socket::ListeningSocket;
+    #[pymodule_export]
+    use crate::mcp_tools::set_tools;
     #[pymodule_export]
     use crate::outcomes::DoneCallback;
     #[pymodule_export]
@@ -134,6 +143,8 @@ mod _core {
     use crate::relay::{RelayStatus, insert_relay};
     #[pymodule_export]
     use crate::server::Server;
+    #[pymodule_export]
+    use crate::server_hooks::{set_error_finder, set_unknown_hooks};
     #[pymodule_export]
     use crate::server_stats::{count_loaded_model, metrics_text};
     #[pymodule_export]

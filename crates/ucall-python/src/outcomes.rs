@@ -7,6 +7,8 @@ use ucall_engine::OwningProcess;
 use ucall_proto::{ResultPart, RpcError};
 use ucall_server::{OutcomeQueue, Token};
 
+use crate::awaited_call::{AwaitedCall, AwaitedStart};
+
 /// How a call or a batch ended.
 pub(crate) enum DeferredOutcome {
     /// A task or a future that is done.
@@ -17,6 +19,10 @@ pub(crate) enum DeferredOutcome {
     Text(Result<Vec<u8>, RpcError>),
     /// The JSON text of the result, and the parts that it refers to.
     Parts(Box<ResultText>),
+    /// No outcome: an async hook has the worker start a call.
+    Begin(Box<AwaitedStart>),
+    /// Likewise cancel it.
+    Cancel(Arc<AwaitedCall>),
 }
 
 /// A result that is written.

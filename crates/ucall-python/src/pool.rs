@@ -13,12 +13,14 @@ use ucall_proto::{ResultFormat, RpcError};
 use ucall_server::Token;
 
 use crate::arguments::{self, Failure};
+use crate::awaited_call::AwaitedCall;
 use crate::background::BackgroundJob;
 use crate::batch::{BatchCalls, BatchQueue};
 use crate::batch_inputs::{BatchWriter, Group, run_inputs};
 use crate::convert::Scratch;
 use crate::errors;
-use crate::ffi::variables::{copy_current, in_own_variables, run_in};
+use crate::ffi::DropAttached;
+use crate::ffi::variables::{copy_current, run_in};
 use crate::interpreter_shutdown::{self, run_tracked, run_untracked};
 use crate::job_input::{Contents, JobInput};
 use crate::job_queue::{JobQueue, Wake};
@@ -27,6 +29,7 @@ use crate::outcomes::{DeferredOutcome, Outcomes, ResultText};
 use crate::procedure::{Procedure, SharedProcedure};
 use crate::report::Report;
 use crate::streams::{self, Generator, Stream};
+use crate::waiting_limit::WaitingPermit;
 
 /// Cancelled jobs in the queue before they are removed together.
 const CANCELLED_JOBS_MAX: usize = 64;
@@ -75,6 +78,12 @@ pub(crate) enum Work {
     },
     /// A function that runs after the reply to its call.
     Background(BackgroundJob),
+    /// A part of a call that an async hook awaits.
+    Awaited {
+        work: DropAttached<Py<PyAny>>,
+        awaited: Arc<AwaitedCall>,
+        permit: Option<WaitingPermit>,
+    },
 }
 
 /// How the calls of a job ended.
@@ -94,6 +103,7 @@ impl Job {
             Work::Call(input) | Work::Stream { start: GeneratorStart::Call(input), .. } => {
                 input.is_empty()
             }
+            Work::Awaited { awaited, .. } => awaited.is_cancelled(),
             Work::Batch(..) | Work::Stream { .. } | Work::Background(_) => false,
         }
     }
@@ -201,6 +211,14 @@ impl Shared {
                 background.run(py, &self.report);
                 smallvec![ended]
             }
+            Work::Awaited { work, awaited, permit } => {
+                drop(permit);
+                if awaited.is_cancelled() {
+                    return Ended::new();
+                }
+                awaited.keep(run_untracked(py, || work.call0(py)));
+                smallvec![ended]
+            }
             Work::Batch(queue, calls) => self.run_batch(py, job.token, &queue, calls, scratch),
         }
     }
@@ -251,12 +269,13 @@ impl Shared {
         stream: &Arc<Stream>,
         scratch: &mut Scratch,
     ) -> Result<(), Failure> {
-        let (procedure, variables) = (&stream.procedure, copy_current(py)?);
+        let (procedure, mut variables) = (&stream.procedure, copy_current(py)?);
         let generator = match start {
             GeneratorStart::Call(input) => {
                 // The input of a cancelled call is gone.
                 let Some(contents) = input.take() else { return Ok(()) };
-                let Contents { params, binary, context, waiting, permit, _reserved } = contents;
+                variables = contents.variables(py)?;
+                let Contents { params, binary, context, waiting, permit, _reserved, .. } = contents;
                 drop((waiting, permit));
                 scratch.parts = binary.and_then(|binary| binary.parts);
                 let context = context.map(|it| it.into_object(py)).transpose()?;
@@ -293,12 +312,13 @@ impl Shared {
         contents: Contents,
         scratch: &mut Scratch,
     ) -> Result<ResultText, RpcError> {
-        let Contents { params, binary, context, waiting, permit, _reserved } = contents;
+        let Ok(variables) = contents.variables(py) else { return Err(errors::internal()) };
+        let Contents { params, binary, context, waiting, permit, _reserved, .. } = contents;
         drop((waiting, permit));
         let format = binary.as_ref().map(|binary| binary.results).unwrap_or_default();
         scratch.parts = binary.and_then(|binary| binary.parts);
         let mut outcome = Err(errors::internal());
-        let ran = in_own_variables(py, || {
+        let ran = run_in(&variables, || {
             let context = context.map(|it| it.into_object(py)).transpose()?;
             let call = || arguments::call(py, procedure, params.as_deref(), context, scratch);
             outcome = run_untracked(py, call)

@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use ucall_proto::{Reply, ResultFormat};
 use ucall_server::{BatchLimits, Overflow, RouteAccess, SeriesIndex};
 
-use crate::convert::{self, ConversionFault, Convert, Results};
+use crate::convert::{self, ConversionFault, Convert, Results, Scratch};
 use crate::ffi::DropAttached;
 use crate::outcomes::ResultText;
 use crate::process_batches::ProcessFunction;
@@ -23,7 +23,7 @@ pub(crate) struct Procedure {
     pub(crate) name: String,
     pub(crate) callable: Py<PyAny>,
     /// `None` for a callable without a signature (some builtins): it is called with the params as
-    /// they are.
+    /// they are. Also `None` with hooks.
     pub(crate) signature: Option<Signature>,
     /// Replaces an object that JSON does not have by one that it has.
     pub(crate) encode: Py<PyAny>,
@@ -49,7 +49,36 @@ pub(crate) struct Procedure {
     pub(crate) route: Option<RouteAccess>,
     /// Set if its batches run in other processes.
     pub(crate) in_processes: Option<ProcessFunction>,
+    /// Set if the callable is a hook: the function, and the hooks within.
+    pub(crate) hooked: Option<Arc<Hooked>>,
 }
+
+/// The hooks around a function, whose procedure has the outermost one as its callable.
+#[derive(Debug)]
+pub(crate) struct Hooked {
+    /// Calls the outermost hook with a `ucall.Call`.
+    pub(crate) call: CallHooked,
+    /// The hooks within it, from the outside in.
+    pub(crate) inner: Vec<Py<PyAny>>,
+    /// How many of these are async.
+    pub(crate) inner_async: usize,
+    /// Makes what the last async hook awaits; `None` if the call is awaitable as it is.
+    pub(crate) later: Option<Py<PyAny>>,
+    pub(crate) function: SharedProcedure,
+    /// Whether there is such a method.
+    pub(crate) is_known: bool,
+    /// The names of all hooks, for the log.
+    pub(crate) names: String,
+}
+
+/// Calls a hook with the params and the context of a call.
+pub(crate) type CallHooked = for<'py> fn(
+    &Bound<'py, PyAny>,
+    &Arc<Hooked>,
+    Option<&[u8]>,
+    Option<Bound<'py, PyAny>>,
+    &Scratch,
+) -> PyResult<Bound<'py, PyAny>>;
 
 /// A procedure, which any thread may drop: its table and its calls share it.
 pub(crate) type SharedProcedure = Arc<DropAttached<Procedure>>;
@@ -146,6 +175,15 @@ impl BatchRules {
         let weight_max = options.max_weight;
         let limits = BatchLimits { size_max, wait_max, running_max, waiting_max, weight_max };
         Ok(Self { limits, executor, yields })
+    }
+}
+
+impl BatchRules {
+    /// Checks that a call of this weight may be in a batch.
+    pub(crate) fn check_weight(&self, weight: u64) -> Result<(), ConversionFault> {
+        let Some(max) = self.limits.weight_max.filter(|max| weight > *max) else { return Ok(()) };
+        let problem = format!("expected a weight of at most max_weight, {max}, got {weight}");
+        Err(ConversionFault::value(problem))
     }
 }
 
@@ -255,12 +293,26 @@ impl Procedure {
             timeout: None,
             is_logged_as_slow: AtomicBool::new(false),
             route: None,
+            hooked: None,
         }
     }
 
     /// The procedure as its table and its calls share it.
     pub(crate) fn shared(self) -> SharedProcedure {
         Arc::new(DropAttached::new(self))
+    }
+
+    /// Its name, with those of the hooks that may hold up its calls.
+    pub(crate) fn described_name(&self) -> String {
+        match &self.hooked {
+            Some(hooked) => format!("{} (with the hooks {})", self.name, hooked.names),
+            None => self.name.clone(),
+        }
+    }
+
+    /// The function without the hooks around it.
+    pub(crate) fn function(&self) -> &Self {
+        self.hooked.as_ref().map_or(self, |hooked| &hooked.function)
     }
 
     /// What the calls of a batch give for each parameter.
@@ -286,8 +338,11 @@ impl Procedure {
 
     /// Whether the function takes its call's `ucall.Context`.
     pub(crate) fn takes_context(&self) -> bool {
-        matches!(self.mode, CallMode::Slots { .. })
-            || self.signature.as_ref().is_some_and(|signature| signature.context.is_some())
+        let signature_does = match &self.signature {
+            Some(signature) => signature.context.is_some(),
+            None => self.hooked.is_some(),
+        };
+        signature_does || matches!(self.mode, CallMode::Slots { .. })
     }
 
     /// Appends a result to `text`, which may grow to `len_max` bytes.

@@ -22,8 +22,13 @@ pub(crate) struct Report {
 type Reported = (RpcError, Result<(), Interrupted>);
 
 impl Report {
-    pub(crate) fn import(py: Python<'_>, debug: bool) -> PyResult<Self> {
-        Ok(Self { errors: Errors::import(py)?, log: Log::import(py)?, debug })
+    /// `find_error` is a program's: see [`Errors::import`].
+    pub(crate) fn import(
+        py: Python<'_>,
+        debug: bool,
+        find_error: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Self { errors: Errors::import(py, find_error)?, log: Log::import(py)?, debug })
     }
 
     pub(crate) fn warning(&self, py: Python<'_>, line: &str) -> Result<(), Interrupted> {
@@ -44,14 +49,10 @@ impl Report {
         len_max: usize,
     ) -> Reported {
         match failure {
-            Failure::Params(ConversionFault::Value(mismatch)) => {
-                let error = RpcError::new(RpcError::INVALID_PARAMS, "Invalid params");
-                (error.expected(&mismatch.describe("params")), Ok(()))
-            }
-            Failure::Params(ConversionFault::TooLarge) => (errors::internal(), Ok(())),
             Failure::Params(ConversionFault::Raised(error)) => {
                 self.raised(py, procedure, *error, len_max)
             }
+            Failure::Params(fault) => (errors::invalid_params(fault), Ok(())),
             Failure::Result(fault) => self.unwritable(py, procedure, "result", fault, len_max),
             Failure::Item(fault) => self.unwritable(py, procedure, "item", fault, len_max),
             Failure::Raised(error) => self.raised(py, procedure, error, len_max),

@@ -23,6 +23,7 @@ use crate::batch_sizes::BatchSizes;
 use crate::callbacks::Callbacks;
 use crate::engine;
 use crate::ffi;
+use crate::hook_options::HookOptions;
 use crate::listen_address::ListenAddress;
 use crate::listening_socket::ListeningSocket;
 use crate::options::CallLimits;
@@ -277,13 +278,15 @@ impl Server {
     /// for a generator, whether calls are refused that do not take items one by one, and what
     /// happens to items for a slow reader. `max_waiting` calls may wait for a thread or a batch. An
     /// idempotent function may run again for a datagram. Callers without all `scopes` are refused.
+    /// `hooks` run around its calls.
     #[pyo3(signature = (
         name, function, signature, encode, *, mode, timeout_ms, max_waiting, batch, stream,
-        is_idempotent, scopes
+        is_idempotent, scopes, hooks
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert(
         &self,
+        py: Python<'_>,
         name: String,
         function: Py<PyAny>,
         signature: Option<&Bound<'_, PyList>>,
@@ -295,6 +298,7 @@ impl Server {
         stream: Option<(bool, String)>,
         is_idempotent: bool,
         scopes: Vec<String>,
+        hooks: Option<HookOptions>,
     ) -> PyResult<()> {
         let mode = CallMode::from_description(mode, batch.as_ref(), max_waiting)?;
         let series = self.state().metrics.as_ref().map(|metrics| metrics.register(&name));
@@ -306,10 +310,16 @@ impl Server {
             weigh: batch.as_mut().and_then(|batch| batch.weight.take()),
             series,
             stream: StreamRules::from_description(stream)?,
-            is_plain: matches!(mode, CallMode::Inline) && scopes.is_empty(),
+            is_plain: matches!(mode, CallMode::Inline)
+                && scopes.is_empty()
+                && !self.has_auth_function(py),
             scopes: scopes.into(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
             ..Procedure::new(name.clone(), function, signature, encode, mode)
+        };
+        let procedure = match hooks {
+            Some(hooks) => hooks.around(py, procedure)?,
+            None => procedure,
         };
         if procedure.takes_context() {
             self.procedures.want_peers();
@@ -369,15 +379,6 @@ impl Server {
             self.procedures.want_peers();
         }
         self.procedures.insert_mcp_method(&name, procedure.shared());
-        Ok(())
-    }
-
-    /// Replaces the tools of the Model Context Protocol: the name of each, the method that it
-    /// calls, the form of its result, the JSON Schema that the method's result must fit if it has
-    /// one, and its params that have headers.
-    fn set_tools(&self, tools: Vec<mcp::DescribedTool>) -> PyResult<()> {
-        let tools = tools.into_iter().map(mcp::tool).collect::<PyResult<_>>()?;
-        self.procedures.set_tools(tools);
         Ok(())
     }
 

@@ -60,6 +60,8 @@ pub(crate) struct ServerState {
     /// The other worker processes.
     pub(crate) peers: Option<WorkerPeers>,
     pub(crate) callbacks: Callbacks,
+    /// What finds the errors of exceptions, if the program has handlers.
+    pub(crate) find_error: Option<Py<PyAny>>,
 }
 
 impl ServerState {
@@ -89,6 +91,7 @@ impl ServerState {
             broker_page: None,
             peers: None,
             callbacks: Callbacks::default(),
+            find_error: None,
         }
     }
 

@@ -8,6 +8,8 @@ use crate::asyncio::loop_driver::Sockets;
 use crate::asyncio::runner::WorkerRunner;
 use crate::engine;
 use crate::handler::Interpreter;
+use crate::keys::Keys;
+use crate::report::Report;
 use crate::server::Server;
 use crate::worker_peers::WorkerPeers;
 
@@ -32,6 +34,11 @@ impl Server {
         Ok(state.listener.take().map(|listener| Sockets::Bound { listener, datagrams }))
     }
 
+    /// Whether a function of the program identifies callers, rather than keys.
+    pub(crate) fn has_auth_function(&self, py: Python<'_>) -> bool {
+        self.auth.as_ref().is_some_and(|auth| Keys::table_of(auth.bind(py)).is_none())
+    }
+
     /// Makes a worker for this thread. Returns the sockets that it will serve, too.
     pub(crate) fn runner(
         &self,
@@ -53,8 +60,10 @@ impl Server {
         let engine = if is_embedded { engine.for_embedded_loop() } else { engine };
         let (limits, sizes) = (&self.call_limits, self.batch_sizes.clone());
         let auth = self.auth.as_ref().map(|auth| auth.clone_ref(py));
+        let find_error = self.state().find_error.as_ref().map(|find| find.clone_ref(py));
+        let report = Report::import(py, self.debug, find_error)?;
         let mut interpreter =
-            Interpreter::new(py, self.number, self.debug, auth, limits, sizes, metrics)?;
+            Interpreter::new(py, self.number, report, auth, limits, sizes, metrics)?;
         interpreter.callbacks = self.state().callbacks.clone_ref(py);
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());

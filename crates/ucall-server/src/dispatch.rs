@@ -224,9 +224,22 @@ impl<H: Handler> Dispatcher<H> {
     }
 
     #[cold]
-    fn handle_unknown(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
+    fn handle_unknown(
+        &mut self,
+        call: &Call<'_>,
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> CallOutcome {
         if call.id.is_none() && call.method.raw() == CANCEL_REQUEST {
             return CallOutcome::CancelRequest;
+        }
+        let Self { handler, procedures, process, .. } = self;
+        let name = call.method.unescaped();
+        let is_reserved = name.starts_with(b"rpc.") || name.starts_with(b"$/");
+        if let Some(procedure) = procedures.unknown().filter(|_| !is_reserved) {
+            let outcome = handler.call(procedure, call, caller, reply);
+            process.end_child();
+            return outcome;
         }
         let error = method_not_found(call.method);
         self.handler.call_rejected(None, &error);
@@ -496,7 +509,7 @@ impl<H: Handler> Dispatch<'_, H> {
         };
         let Some(outcome) = natives.call(procedures.natives(), &name, call, self.caller, reply)
         else {
-            return self.dispatcher.handle_unknown(call, reply);
+            return self.dispatcher.handle_unknown(call, self.caller, reply);
         };
         if outcome.is_deferred()
             && let Some(logged) =
@@ -547,11 +560,14 @@ fn answer(reply: &mut Reply<'_>, response: &[u8]) -> CallOutcome {
     CallOutcome::Done
 }
 
-#[cold]
 pub(crate) fn method_not_found(name: Text<'_>) -> RpcError {
+    unknown_method(&String::from_utf8_lossy(&name.unescaped()))
+}
+
+/// The error of a call whose method does not exist.
+#[cold]
+pub fn unknown_method(name: &str) -> RpcError {
     const SHOWN_MAX: usize = 64;
-    let name = name.unescaped();
-    let name = String::from_utf8_lossy(&name);
     let shown: String = name.chars().take(SHOWN_MAX).collect();
     RpcError::new(RpcError::METHOD_NOT_FOUND, "Method not found")
         .expected(&format!("there is no method {shown:?}"))

@@ -59,6 +59,7 @@ pub use deadline::Deadline;
 pub use deferred_calls::{
     DeferredCalls, OutcomeQueue, RunLimit, RunPermit, Share, Shares, Token, overloaded,
 };
+pub use dispatch::unknown_method;
 pub use engine_choice::sockets_allowed;
 pub use file_changes::FileChangeDetector;
 pub use handler::{DrainReport, Handler, Polled, Turn};

@@ -28,6 +28,8 @@ pub(crate) struct ProcedureTable<P> {
     /// Apart from the others, so that a call of those does not check which it is.
     natives: NativeTable,
     routes: RouteTable<P>,
+    /// Answers calls of methods that are not in the table.
+    unknown: Option<Arc<P>>,
     /// `None` if the server has no MCP.
     mcp: Option<McpTable<P>>,
     /// `None` if the server has no models.
@@ -41,6 +43,7 @@ impl<P> Default for ProcedureTable<P> {
             indices: HashMap::default(),
             natives: NativeTable::default(),
             routes: RouteTable::default(),
+            unknown: None,
             mcp: None,
             inference: None,
         }
@@ -54,6 +57,7 @@ impl<P> Clone for ProcedureTable<P> {
             indices: self.indices.clone(),
             natives: self.natives.clone(),
             routes: self.routes.clone(),
+            unknown: self.unknown.clone(),
             mcp: self.mcp.clone(),
             inference: self.inference.clone(),
         }
@@ -148,6 +152,12 @@ impl<P> Procedures<P> {
             self.change(|table| table.remove(name.as_bytes()));
         }
         is_known
+    }
+
+    /// Has `procedure` answer calls of methods that are neither registered nor native, nor
+    /// reserved for the protocol: `rpc.` and `$/`.
+    pub fn set_unknown(&self, procedure: P) {
+        self.change(|table| table.unknown = Some(Arc::new(procedure)));
     }
 
     /// Has `procedure` answer HTTP requests other than calls: those of a path and these methods. A
@@ -306,6 +316,11 @@ impl<P> ProcedureCache<P> {
     /// The native procedures.
     pub(crate) fn natives(&self) -> &NativeTable {
         &self.table.natives
+    }
+
+    /// What answers calls of methods that there are not.
+    pub(crate) fn unknown(&self) -> Option<&P> {
+        self.table.unknown.as_deref()
     }
 
     pub(crate) fn mcp(&self) -> Option<&McpTable<P>> {

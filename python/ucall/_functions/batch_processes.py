@@ -33,6 +33,7 @@ from ucall._functions.process_hooks import ProcessHook, run_hooks
 from ucall._workers import process_role
 
 if TYPE_CHECKING:
+    from ucall._functions.exceptions import ExceptionHandlers
     from ucall._functions.methods import ReplyOptions
     from ucall._functions.registration import BatchRules
     from ucall.types.registry import TypeRegistry
@@ -93,6 +94,8 @@ class BatchPool:
         self._parallel = parallel
         self.hooks = hooks
         self.options = options
+        #: Set before the processes start.
+        self.exceptions: ExceptionHandlers | None = None
         self.functions: list[_Function] = []
         self.core = _core.BatchProcesses(len(devices), parallel)
         self.closed = threading.Event()
@@ -200,7 +203,8 @@ class _Process:
     def _start(self) -> socket.socket:
         pool, (ours, theirs) = self._pool, socket.socketpair()
         with theirs:
-            arguments = theirs, self._number, list(pool.hooks), pool.functions, pool.options
+            own = theirs, self._number, list(pool.hooks)
+            arguments = *own, pool.functions, pool.options, pool.exceptions
             # A daemon: it is killed with the program, even if the server did not stop.
             process = PoolContext().Process(target=_run_batches, args=arguments, daemon=True)
             if (device := pool.devices[self._number]) is not None:
@@ -275,6 +279,7 @@ def _run_batches(
     hooks: list[ProcessHook],
     functions: list[_Function],
     options: ReplyOptions,
+    exceptions: ExceptionHandlers | None,
 ) -> None:
     """Runs batches in the new process until the server closes the socket."""
     pool_process.begin()
@@ -293,4 +298,5 @@ def _run_batches(
         reason,
         debug=options.debug,
         max_reply_bytes=options.max_reply_bytes,
+        find_error=None if exceptions is None else exceptions.find,
     )

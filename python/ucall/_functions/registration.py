@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,10 +10,13 @@ from ucall._functions import signatures
 from ucall._server import checked
 
 if TYPE_CHECKING:
+    from ucall._core import Call, Context
     from ucall.types.registry import TypeRegistry
 
 __all__ = [
     "BatchRules",
+    "Hook",
+    "Hooks",
     "Registration",
     "Spans",
     "StreamRules",
@@ -26,6 +29,8 @@ __all__ = [
 OVERFLOWS = ("pause", "drop_oldest", "drop_newest", "close")
 
 Function = Callable[..., Any]
+#: What runs around calls.
+Hook = Callable[["Context", "Call"], Any]
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,24 @@ class StreamRules:
 
 
 @dataclass(frozen=True)
+class Hooks:
+    """The hooks of a function, which the core reads by their names."""
+
+    #: What the core calls with the context and the call.
+    outermost: Hook
+    #: Those within, from the outside in.
+    inner: Sequence[Hook]
+    #: How many of these are async.
+    inner_async: int
+    #: How the outermost one runs: one of `_MODES`.
+    mode: str
+    #: Makes the coroutine that the last async hook awaits; `None` if the function returns one.
+    later: Callable[[Call], Awaitable[object]] | None
+    #: For the log.
+    names: str
+
+
+@dataclass(frozen=True)
 class Registration:
     """A function as the core gets it."""
 
@@ -136,6 +159,13 @@ class Registration:
     hints: dict[str, object]
     #: What its description shows of it, if that is another function.
     described: Function | None = None
+    #: What runs around its calls.
+    hooks: Hooks | None = None
+
+    @property
+    def runs_as(self) -> str:
+        """The mode of its calls, with the hooks around them."""
+        return self.mode if self.hooks is None else self.hooks.mode
 
 
 class Spans(Protocol):
@@ -174,7 +204,8 @@ def register(
         batch: The limits of its batches, if it takes batches.
         batch_pool: The `ucall._functions.batch_processes.BatchPool` that runs them, if any.
         stream: How callers get its items, if it is a generator.
-        spans: Wraps it, if its calls are traced.
+        spans: If its calls are traced, continues the trace in a process. The registration is not
+            traced yet: `Spans.wrap`.
 
     Raises:
         TypeError: The function cannot run in the requested way; the message names it.
@@ -201,8 +232,7 @@ def register(
         from ucall._functions import slots
 
         served, items, shown, hints = slots.adapt(function, name, hints, registry)
-        registration = Registration(served, items, mode, batch, described, hints, shown)
-        return _traced(registration, spans)
+        return Registration(served, items, mode, batch, described, hints, shown)
     if batch is not None:
         from ucall._functions import batches
 
@@ -213,7 +243,7 @@ def register(
                 raise TypeError(f"{name}: takes the contexts of its calls; {problem}")
             in_process = batch_pool.add(function, name, batch, registry)
             return Registration(in_process, items, "thread", batch, None, hints)
-        return _traced(Registration(function, items, mode, batch, described, hints), spans)
+        return Registration(function, items, mode, batch, described, hints)
     signature = signatures.describe(function, name, hints, registry)
     if pool is not None:
         takes_context = any(takes == "context" for _, _, takes, *_ in signature or ())
@@ -221,16 +251,12 @@ def register(
         submit = pool.submitter(
             in_process, timeout_ms, takes_context=takes_context, max_waiting=max_waiting
         )
-        return _traced(Registration(submit, signature, "future", None, None, hints), spans)
+        return Registration(submit, signature, "future", None, None, hints)
     if is_wrapper:
         from ucall._functions import wrappers
 
         function = wrappers.adapt(function, is_async, yields)
-    return _traced(Registration(function, signature, mode, None, described, hints), spans)
-
-
-def _traced(registration: Registration, spans: Spans | None) -> Registration:
-    return registration if spans is None else spans.wrap(registration)
+    return Registration(function, signature, mode, None, described, hints)
 
 
 #: The core's modes of functions that return and of generators: async, in a thread, neither. Each

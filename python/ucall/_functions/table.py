@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ucall import _core
@@ -15,10 +16,17 @@ from ucall._server import checked, launch
 
 if TYPE_CHECKING:
     from ucall._functions.batch_processes import BatchPool
+    from ucall._functions.exceptions import ExceptionHandlers
     from ucall._functions.loading import Model
     from ucall._functions.process_hooks import ProcessHook
     from ucall._functions.process_pool import Pool
-    from ucall._functions.registration import BatchRules, Registration, Spans, StreamRules
+    from ucall._functions.registration import (
+        BatchRules,
+        Hook,
+        Registration,
+        Spans,
+        StreamRules,
+    )
     from ucall._functions.tool_rules import ToolRules
     from ucall._functions.warm_up import WarmUp
     from ucall._inference import Models
@@ -26,9 +34,24 @@ if TYPE_CHECKING:
     from ucall._mcp.content import Content
     from ucall._routes.health import ReadyChecks
     from ucall._server.tls import ClientTls
+    from ucall.errors import RPCError
     from ucall.store import Store
 
 __all__ = ["Functions"]
+
+
+@dataclass(frozen=True)
+class _Added:
+    """A function as it was added, before hooks and spans are put around it."""
+
+    registration: Registration
+    #: Its own hooks, within those of the server.
+    middleware: tuple[Hook, ...]
+    #: Whether its calls have spans in this process, if calls are traced.
+    has_spans: bool
+    encode: Callable[[Any], object]
+    #: Further arguments of `_core.Server.insert`.
+    options: dict[str, Any]
 
 
 class Functions:
@@ -53,6 +76,10 @@ class Functions:
         self._threads = threads
         self._timeout_ms = timeout_ms
         self.methods = Methods(image_pixels)
+        self._added: dict[str, _Added] = {}
+        self._exceptions: ExceptionHandlers | None = None
+        #: The hooks of the server, from the outside in.
+        self._hooks: tuple[Hook, ...] = ()
         #: The names of methods that other servers answer; some end in ``*``.
         self._relayed: set[str] = set()
         self._pools: dict[int, Pool] = {}
@@ -145,8 +172,10 @@ class Functions:
         idempotent: bool = False,
         tool: ToolRules | bool = True,
         scopes: Iterable[str] = (),
+        middleware: Iterable[Hook] = (),
     ) -> None:
-        """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`."""
+        """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`. ``middleware`` are
+        hooks around this function alone, the first one outermost."""
         # Imported late: together they take two thirds as long as all of ucall.
         from ucall._functions import signatures
         from ucall._functions.registration import described_run, register
@@ -176,8 +205,7 @@ class Functions:
             stream=stream,
             spans=self._spans,
         )
-        if self.mcp is not None:
-            registration = self.mcp.with_rounds(registration)
+        has_spans = self._spans is not None and batch_pool is None
         known = self.methods.served.get(name)
         if known is None or not signatures.is_redefinition(function, known.function):
             self._check_unused([name])
@@ -197,30 +225,99 @@ class Functions:
                 problem = "a tool has one result, and this is a stream alone: mcp=False"
                 raise TypeError(f"{name}: stream: {problem}")
             self._tools.check(name, served)
+        options = {
+            "timeout_ms": timeout_ms,
+            "max_waiting": max_waiting,
+            "is_idempotent": idempotent,
+            "scopes": required,
+        }
+        encode = self._encoder_of(registration, batch is not None)
+        added = _Added(registration, self._checked_hooks(middleware), has_spans, encode, options)
+        complete = self._complete(name, added, self._hooks)
         self.methods.served = {**self.methods.served, name: served}
-        self.is_async |= registration.mode in ("task", "async_generator")
         self._warm_ups.pop(name, None)
         if warm_up is not None:
             self._warm_ups[name] = warm_up
-        self._core.insert(
-            name,
-            registration.function,
-            registration.signature,
-            self._encoder_of(registration, batch is not None),
-            mode=registration.mode,
-            timeout_ms=timeout_ms,
-            max_waiting=max_waiting,
-            batch=registration.batch,
-            stream=registration.stream,
-            is_idempotent=idempotent,
-            scopes=required,
-        )
+        self._added[name] = added
+        self._insert(name, added, complete)
         if batch_pool is not None and self._is_serving:
-            batch_pool.start()
+            self._start_batches(batch_pool)
         if self._tools is not None:
             self._tools.change()
         if self._models is not None:
             self._models.change()
+
+    def add_hook(self, hook: Hook) -> None:
+        """Puts a hook around all functions, within the earlier ones: see
+        `ucall.Server.middleware`."""
+        if self._core.is_running:
+            raise RuntimeError("middleware: the server runs already: add hooks before it starts")
+        hooks = (*self._hooks, *self._checked_hooks([hook]))
+        added = self._added.items()
+        complete = {name: self._complete(name, it, hooks) for name, it in added}
+        unknown = self._complete("unknown methods", self._unknown(), hooks)
+        self._hooks = hooks
+        for name, it in added:
+            self._insert(name, it, complete[name])
+        self.is_async |= unknown.runs_as == "task"
+        _core.set_unknown_hooks(self._core, self.methods.types.encode, unknown.hooks)
+
+    def _unknown(self) -> _Added:
+        """What hooks are around where there is no function."""
+        from ucall._functions.registration import Registration
+
+        registration = Registration(_absent, [], "inline", None, None, {})
+        return _Added(registration, (), self._spans is not None, self.methods.types.encode, {})
+
+    def add_exception_handler(
+        self, kind: type[Exception], handler: Callable[[Any], RPCError]
+    ) -> None:
+        """Makes errors of exceptions: see `ucall.Server.on_exception`."""
+        if self._core.is_running:
+            raise RuntimeError("on_exception: the server runs already: register it before")
+        if self._exceptions is None:
+            from ucall._functions.exceptions import ExceptionHandlers
+
+            self._exceptions = ExceptionHandlers()
+            _core.set_error_finder(self._core, self._exceptions.find)
+        self._exceptions.add(kind, handler)
+
+    def _checked_hooks(self, hooks: Iterable[Hook]) -> tuple[Hook, ...]:
+        if not hooks:
+            return ()
+        from ucall._functions.hooks import checked as checked_hook
+
+        return tuple(map(checked_hook, hooks))
+
+    def _complete(self, name: str, added: _Added, hooks: Sequence[Hook]) -> Registration:
+        """A function with all that is around it: rounds of MCP, hooks, and a span."""
+        registration, spans = added.registration, self._spans if added.has_spans else None
+        around = (*hooks, *added.middleware)
+        if spans is not None and not around:
+            registration = spans.wrap(registration)
+        if self.mcp is not None:
+            registration = self.mcp.with_rounds(registration)
+        if around:
+            from ucall._functions import hooks as call_hooks
+
+            registration = call_hooks.around(registration, around, name)
+            if spans is not None:
+                registration = spans.wrap(registration)
+        return registration
+
+    def _insert(self, name: str, added: _Added, registration: Registration) -> None:
+        self.is_async |= registration.runs_as in ("task", "async_generator")
+        self._core.insert(
+            name,
+            registration.function,
+            registration.signature,
+            added.encode,
+            mode=registration.mode,
+            batch=registration.batch,
+            stream=registration.stream,
+            hooks=registration.hooks,
+            **added.options,
+        )
 
     def _encoder_of(self, registration: Registration, is_batch: bool) -> Callable[[Any], object]:
         """What encodes the results of a function. One that returns arrays may return a scalar."""
@@ -436,10 +533,14 @@ class Functions:
             for pool in self._pools.values() if load_models else ():
                 pool.start()
             for batch_pool in self._batch_pools:
-                batch_pool.start()
+                self._start_batches(batch_pool)
         except BaseException:
             self.close_pools()
             raise
+
+    def _start_batches(self, pool: BatchPool) -> None:
+        pool.exceptions = self._exceptions
+        pool.start()
 
     def warm_up(self) -> Awaitable[None] | None:
         """Runs the batches of `ucall.Server.batch` with ``warm_up``, once in a process."""
@@ -468,3 +569,7 @@ class Functions:
             pool.close()
         for batch_pool in self._batch_pools:
             batch_pool.close()
+
+
+def _absent() -> None:
+    """Stands for a function that there is not."""

@@ -13,7 +13,7 @@ import typing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ucall import mcp
-from ucall._core import Context
+from ucall._core import Context, set_tools
 from ucall._functions.tool_rules import ToolRules, check_header
 from ucall._mcp.registry import Registry
 from ucall.errors import RPCError
@@ -118,9 +118,8 @@ class Tools:
             tools = {
                 name: self._tool(name, it) for name, it in served.items() if it.tool is not False
             }
-            self._registry.core.set_tools(
-                [(name, name, it.form, it.result, it.headers) for name, it in tools.items()]
-            )
+            described = [(name, name, it.form, it.result, it.headers) for name, it in tools.items()]
+            set_tools(self._registry.core, described)
             self._known, self._published = tools, served
             self._listed = [it.description for it in tools.values()]
             has_scopes = any(it.served.scopes for it in tools.values())

@@ -49,6 +49,7 @@ class Discovery:
             stream=None,
             is_idempotent=True,
             scopes=[],
+            hooks=None,
         )
         core.insert_route(
             PATH,

@@ -29,7 +29,7 @@ from ucall.errors import find_rpc_error
 
 if TYPE_CHECKING:
     from ucall._core import Context
-    from ucall._functions.registration import Registration
+    from ucall._functions.registration import Hooks, Registration
     from ucall._functions.signatures import Parameter
 
 __all__ = ["CallSpans"]
@@ -70,6 +70,8 @@ class CallSpans:
 
     def wrap(self, registration: Registration) -> Registration:
         """The registration of a function with its spans."""
+        if registration.hooks is not None:
+            return self._wrap_hooks(registration, registration.hooks)
         if registration.batch is not None and registration.batch.slots is not None:
             from ucall._tracing import slots
 
@@ -79,6 +81,15 @@ class CallSpans:
         begin = self.call if registration.batch is None else self.batch
         wrapper = _WRAPPERS[registration.mode](registration.function, split, begin)
         return dataclasses.replace(registration, function=wrapper, signature=signature)
+
+    def _wrap_hooks(self, registration: Registration, hooks: Hooks) -> Registration:
+        """The registration of a function whose span is around its hooks, too."""
+        outermost = _WRAPPERS[hooks.mode](hooks.outermost, _by_position(0), self.call)
+        hooks = dataclasses.replace(hooks, outermost=outermost)
+        function = registration.function
+        if registration.mode == "future":
+            function = _with_headers(function)
+        return dataclasses.replace(registration, function=function, hooks=hooks)
 
     def in_process(self, function: Function) -> Function:
         """The function as a pool of processes runs it."""
@@ -210,6 +221,17 @@ class _CallInProcess:
     def __call__(self, headers: TraceHeaders, /, *args: Any, **kwargs: Any) -> Any:
         attach(PROPAGATOR.extract(headers))
         return self._function(*args, **kwargs)
+
+
+def _with_headers(function: Function) -> Function:
+    """A function of a pool of processes, which gets the context of the span that is active."""
+
+    def submit(*args: Any, **kwargs: Any) -> Any:
+        headers: TraceHeaders = {}
+        PROPAGATOR.inject(headers)
+        return function(headers, *args, **kwargs)
+
+    return submit
 
 
 def _activate(span: trace.Span) -> None:

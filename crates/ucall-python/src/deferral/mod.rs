@@ -3,6 +3,7 @@
 //! `start.rs` begins calls, `batches.rs` batches of them, and `background.rs` the functions that
 //! run after a reply. `outcomes.rs` answers the callers. `streams/` does both for generators.
 
+mod awaited;
 mod background;
 mod batches;
 mod outcomes;
@@ -199,6 +200,7 @@ impl Deferral {
             results: self.binary.as_ref().map(|binary| binary.results).unwrap_or_default(),
             running,
             logged: None,
+            awaited: None,
             _permit: permit,
         };
         let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Call(call) };

@@ -47,6 +47,17 @@ impl Deferral {
                     None => continue,
                 }
             }
+            let outcome = match outcome {
+                DeferredOutcome::Begin(start) => {
+                    self.begin_awaited(functions, *start);
+                    continue;
+                }
+                DeferredOutcome::Cancel(awaited) => {
+                    self.cancel_awaited(functions, &awaited);
+                    continue;
+                }
+                outcome => outcome,
+            };
             let now = Instant::now();
             let finished = self.calls.finish(token, now);
             let Some((caller, Entry { procedure, kind })) = finished else {
@@ -59,6 +70,11 @@ impl Deferral {
                         functions.attach();
                     }
                     let replied = self.reply(functions, &procedure, outcome, call.results, text);
+                    if let Some(awaited) = &call.awaited {
+                        awaited.finish(functions.attach(), replied.map(|_| text.as_slice()));
+                        text.clear();
+                        continue;
+                    }
                     if let Some(state) = &call.state {
                         self.end_state(functions, &procedure, state, replied.is_ok());
                     }
@@ -128,8 +144,10 @@ impl Deferral {
                 return Ok(result.parts);
             }
             DeferredOutcome::Future(future) => future,
-            // `next_outcome` takes items before.
-            DeferredOutcome::Items => return Ok(Vec::new()),
+            // `next_outcome` takes these before.
+            DeferredOutcome::Items | DeferredOutcome::Begin(_) | DeferredOutcome::Cancel(_) => {
+                return Ok(Vec::new());
+            }
         };
         let (py, len_max) = (functions.attach(), self.reply_bytes_max);
         let result = tasks::result_of(future.bind(py)).map_err(Failure::Raised);

@@ -14,7 +14,6 @@ use crate::background::CallState;
 use crate::calls::{CallItems, RetainedParams};
 use crate::context::Context;
 use crate::contexts::Contexts;
-use crate::convert::ConversionFault;
 use crate::ffi::DropAttached;
 use crate::functions::Functions;
 use crate::job_input::{CallContext, Contents, JobInput};
@@ -42,7 +41,7 @@ impl CallStart<'_, '_> {
     ) -> (Option<CallContext>, Option<Arc<CallState>>) {
         let &mut Self { procedure, call, caller, deadline, .. } = self;
         if let Some(request) = self.request.take() {
-            return (Some(CallContext::Request(request)), None);
+            return (Some(CallContext::Object(request)), None);
         }
         if !procedure.takes_context() {
             return (None, None);
@@ -91,7 +90,7 @@ impl Deferral {
     }
 
     /// Checks that another call of a function may wait for a thread or a batch.
-    fn check_waiting(&self, procedure: &SharedProcedure) -> Result<(), RpcError> {
+    pub(super) fn check_waiting(&self, procedure: &SharedProcedure) -> Result<(), RpcError> {
         self.batches.check_full(procedure)?;
         match &procedure.waiting_limit {
             Some(limit) if self.pool.is_full(limit.waiting(), limit.max) => {
@@ -213,6 +212,8 @@ impl Deferral {
             params: start.call.params.map(<[u8]>::to_vec),
             binary: self.binary.clone(),
             context,
+            identity: functions.contexts.identity_with_variables(),
+            awaited: None,
             waiting: functions.timing.waiting_call(waits_for, start.procedure.series),
             permit: start.procedure.waiting_limit.as_ref().map(WaitingLimit::permit),
             _reserved: self.reserve(start.call),
@@ -227,11 +228,9 @@ impl Deferral {
         rules: BatchRules,
     ) -> Result<CallOutcome, Failure> {
         let procedure = start.procedure;
-        let weight = functions.weight_of(procedure, start.call)?;
-        if let Some(max) = rules.limits.weight_max.filter(|max| weight > *max) {
-            let problem = format!("expected a weight of at most max_weight, {max}, got {weight}");
-            return Err(Failure::Params(ConversionFault::value(problem)));
-        }
+        let parts = self.binary.as_ref().and_then(|binary| binary.parts.as_ref());
+        let weight = functions.weight_of(procedure, start.call.params, parts)?;
+        rules.check_weight(weight).map_err(Failure::Params)?;
         let (input, state) = self.take_input(functions, &mut start, WaitsFor::Batch);
         let retained = RetainedParams::Input(input.clone());
         let outcome = match rules.yields {

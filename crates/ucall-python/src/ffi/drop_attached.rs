@@ -6,6 +6,7 @@ use std::ops::Deref;
 use pyo3::ffi;
 
 /// Python objects that may be dropped while the thread is detached.
+#[derive(Debug)]
 pub(crate) struct DropAttached<T>(ManuallyDrop<T>);
 
 impl<T> DropAttached<T> {

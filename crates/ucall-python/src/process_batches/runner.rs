@@ -28,7 +28,7 @@ type Description<'py> = (String, Py<PyAny>, Bound<'py, PyList>, Py<PyAny>);
 /// Runs the batches that the server sends over a socket, until that is closed. `failure` says why
 /// the process cannot run any; then it returns at once.
 #[pyfunction]
-#[pyo3(signature = (socket, functions, failure, *, debug, max_reply_bytes))]
+#[pyo3(signature = (socket, functions, failure, *, debug, max_reply_bytes, find_error))]
 pub(crate) fn run_batches(
     py: Python<'_>,
     socket: RawFd,
@@ -36,6 +36,7 @@ pub(crate) fn run_batches(
     failure: Option<&str>,
     debug: bool,
     max_reply_bytes: usize,
+    find_error: Option<Py<PyAny>>,
 ) -> PyResult<()> {
     register_process();
     // SAFETY: the caller gives the descriptor away.
@@ -46,7 +47,7 @@ pub(crate) fn run_batches(
     };
     let mut runner = Runner {
         procedures: functions.into_iter().map(procedure).collect::<PyResult<_>>()?,
-        report: Report::import(py, debug)?,
+        report: Report::import(py, debug, find_error)?,
         reply_bytes_max: max_reply_bytes,
         scratch: Scratch::default(),
     };
@@ -119,6 +120,8 @@ fn contents(call: ReceivedCall) -> Contents {
         params: params.map(|params| params.to_vec()),
         binary: (!is_plain).then_some(Binary { parts, results }),
         context: None,
+        identity: None,
+        awaited: None,
         waiting: None,
         permit: None,
         _reserved: Reservation::default(),

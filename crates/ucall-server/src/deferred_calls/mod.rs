@@ -44,6 +44,9 @@ pub struct Token {
 }
 
 impl Token {
+    /// Names no entry.
+    pub const NONE: Self = Self { slot: u32::MAX, generation: u64::MAX };
+
     /// A small number: that of no other entry at the same time.
     #[inline]
     pub fn slot(self) -> usize {

@@ -114,8 +114,7 @@ impl Stream {
             self.state().vacate(index);
             return Ok(None);
         };
-        let Contents { params, binary, context, waiting, permit: _, _reserved: reserved } =
-            contents;
+        let Contents { params, binary, context, waiting, _reserved: reserved, .. } = contents;
         drop(waiting);
         scratch.parts = binary.and_then(|binary| binary.parts);
         let read = arguments::call(py, &self.procedure, params.as_deref(), None, scratch);

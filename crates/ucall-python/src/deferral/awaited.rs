@@ -1,0 +1,132 @@
+//! Starts and ends the calls that async hooks await.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use ucall_proto::{Binary, ResultFormat, RpcError};
+use ucall_server::{Reservation, RunPermit, Token, Waiting, WaitsFor};
+
+use super::Deferral;
+use crate::awaited_call::{AwaitedCall, AwaitedStart, AwaitedWork};
+use crate::calls::{CallItems, Deferred, EntryKind, RetainedParams};
+use crate::errors;
+use crate::ffi::DropAttached;
+use crate::functions::Functions;
+use crate::hooks::HookedCall;
+use crate::job_input::{CallContext, Contents, JobInput};
+use crate::pool::{Job, Work};
+use crate::procedure::{BatchRules, CallMode, SharedProcedure};
+use crate::streams::ItemTarget;
+use crate::timing::Timing;
+
+impl Deferral {
+    /// Starts a call. One that cannot start has its outcome at once.
+    pub(super) fn begin_awaited(&mut self, functions: &mut Functions, start: AwaitedStart) {
+        let AwaitedStart { call, work, awaited } = start;
+        if awaited.is_cancelled() {
+            return;
+        }
+        let py = functions.attach();
+        let Ok(call) = call.bind(py).cast_exact::<HookedCall>() else { return };
+        let (call, procedure) = (call.get(), call.get().function().clone());
+        let begun = match (work, procedure.mode) {
+            (AwaitedWork::Thread(work), _) => {
+                self.run_awaited_in_thread(functions, procedure, work, &awaited)
+            }
+            (AwaitedWork::Function, CallMode::Batch(rules)) => {
+                self.begin_awaited_in_batch(functions, procedure, rules, call, &awaited)
+            }
+            (AwaitedWork::Function, _) => Err(errors::internal()),
+        };
+        if let Err(error) = begun {
+            awaited.finish(py, Err(error));
+        }
+    }
+
+    /// Has a thread run a part of a function's call.
+    fn run_awaited_in_thread(
+        &mut self,
+        functions: &mut Functions,
+        procedure: SharedProcedure,
+        work: Py<PyAny>,
+        awaited: &Arc<AwaitedCall>,
+    ) -> Result<(), RpcError> {
+        self.check_waiting(&procedure)?;
+        let permit = procedure.waiting_limit.as_ref().map(|limit| limit.permit());
+        let retained = RetainedParams::Params { _reserved: Reservation::default() };
+        let token = self.insert_awaited(&functions.timing, &procedure, awaited, retained);
+        let (work, awaited) = (DropAttached::new(work), awaited.clone());
+        let work = Work::Awaited { work, awaited, permit };
+        let submitted = self.submit(functions, Job { token, procedure: procedure.clone(), work });
+        submitted.map_err(|failure| functions.fail(&procedure, failure, self.reply_bytes_max))
+    }
+
+    fn begin_awaited_in_batch(
+        &mut self,
+        functions: &mut Functions,
+        procedure: SharedProcedure,
+        rules: BatchRules,
+        call: &HookedCall,
+        awaited: &Arc<AwaitedCall>,
+    ) -> Result<(), RpcError> {
+        self.check_waiting(&procedure)?;
+        let (params, parts) = call.params_and_parts();
+        let weight = functions
+            .weight_of(&procedure, params, parts)
+            .map_err(|failure| functions.fail(&procedure, failure, self.reply_bytes_max))?;
+        rules.check_weight(weight).map_err(errors::invalid_params)?;
+        let context = procedure.takes_context().then(|| call.context_object(functions.attach()));
+        let binary = parts
+            .map(|parts| Binary { parts: Some(parts.clone()), results: ResultFormat::default() });
+        let input = Arc::new(JobInput::new(Contents {
+            params: params.map(<[u8]>::to_vec),
+            binary,
+            context: context.map(|context| CallContext::Object(DropAttached::new(context))),
+            identity: None,
+            awaited: Some(awaited.clone()),
+            waiting: functions.timing.waiting_call(WaitsFor::Batch, procedure.series),
+            permit: None,
+            _reserved: self.calls.budget().reserve_large(params.map_or(0, <[u8]>::len)),
+        }));
+        let retained = RetainedParams::Input(input.clone());
+        let token = self.insert_awaited(&functions.timing, &procedure, awaited, retained);
+        let since = functions.timing.turn_began();
+        let (deadline, priority) = (call.context().deadline_moment(), call.context().priority());
+        // `check_waiting` has checked that it may wait.
+        let waiting = Waiting { call: token, since, deadline, priority, weight };
+        let _ = self.batches.push(&procedure, rules, waiting, input);
+        Ok(())
+    }
+
+    /// Inserts a call without a caller, which the call of the hook counts for.
+    fn insert_awaited(
+        &mut self,
+        timing: &Timing,
+        procedure: &SharedProcedure,
+        awaited: &Arc<AwaitedCall>,
+        retained: RetainedParams,
+    ) -> Token {
+        let call = Deferred {
+            future: None,
+            state: None,
+            retained,
+            items: CallItems { caller: None, target: ItemTarget::Nowhere, stream: None },
+            results: ResultFormat::default(),
+            running: None,
+            logged: None,
+            awaited: Some(awaited.clone()),
+            _permit: RunPermit::uncounted(),
+        };
+        let token = self.insert_entry(timing, procedure, EntryKind::Call(call));
+        awaited.set_token(token);
+        token
+    }
+
+    /// Cancels a call whose hook does not await it any more.
+    pub(super) fn cancel_awaited(&mut self, functions: &mut Functions, awaited: &AwaitedCall) {
+        awaited.cancel();
+        if let Some(token) = awaited.token() {
+            self.abandon(functions, token, None);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+"""The decorators of a server for what runs around its functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from ucall._core import Call, Context
+    from ucall._functions.table import Functions
+    from ucall.errors import RPCError
+
+__all__ = ["HookDecorators"]
+
+Hook = TypeVar("Hook", bound=Callable[["Context", "Call"], object])
+Error = TypeVar("Error", bound=Exception)
+
+
+class HookDecorators:
+    """The part of `ucall.Server` that registers what runs around functions."""
+
+    _functions: Functions
+
+    def middleware(self, hook: Hook) -> Hook:
+        """Registers a function to run around the calls of all functions::
+
+            @server.middleware
+            def timed(ctx: ucall.Context, call: ucall.Call) -> object:
+                began = time.perf_counter()
+                try:
+                    return call()
+                finally:
+                    print(call.method, time.perf_counter() - began)
+
+        ``call()`` checks the params and runs the function; an async hook has ``await call()``. What
+        the hook returns or raises is the answer. The hook that was added first is outermost. See
+        docs/hooks.md.
+
+        Raises:
+            RuntimeError: The server runs already.
+            TypeError: It is no function of the context and the call, or it is a plain function and
+                one of the server's functions has to be awaited.
+        """
+        self._functions.add_hook(hook)
+        return hook
+
+    def on_exception(
+        self, kind: type[Error]
+    ) -> Callable[[Callable[[Error], RPCError]], Callable[[Error], RPCError]]:
+        """Registers a function that makes the errors of an exception's class for callers::
+
+            @server.on_exception(KeyError)
+            def missing(error: KeyError) -> ucall.RPCError:
+                return ucall.RPCError(404, f"there is no {error}")
+
+        It is called for exceptions of functions and hooks that would otherwise be answered with
+        -32603 and logged. The handler of the most specific class is called. It returns the error or
+        raises it; if it raises anything else, the call is answered with -32603, and the log shows
+        both. It may run on any thread, and for batches in processes there: then it must be defined
+        at the top of a module.
+
+        Raises:
+            RuntimeError: The server runs already.
+            TypeError: It is no class of exceptions, or one of `ucall.RPCError`; or the handler is
+                no plain function.
+        """
+
+        def add(handler: Callable[[Error], RPCError]) -> Callable[[Error], RPCError]:
+            self._functions.add_exception_handler(kind, handler)
+            return handler
+
+        return add

@@ -1,0 +1,323 @@
+"""Async hooks, and what they await: functions that run elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from functions import sum
+from hooking import (
+    KINDS,
+    VARIABLE,
+    NewServer,
+    add,
+    awaiting,
+    batch,
+    batch_later,
+    new_server,
+    told,
+)
+from numpy.typing import NDArray
+
+import ucall
+from harness import Wire, eventually, request
+from ucall.client import Client
+
+__all__ = ["new_server"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_functions_in_tasks_see_the_variables_of_async_hooks(
+    new_server: NewServer, kind: str
+) -> None:
+    server = new_server()
+
+    @server.middleware
+    async def set_variable(ctx: ucall.Context, call: ucall.Call) -> Any:
+        VARIABLE.set(f"of {ctx.id}")
+        return await call()
+
+    add(server, kind)
+    server.start()
+    with Wire(server.port) as wire:
+        got = wire.result("f", [1])
+        assert (got[0] if "generator" in kind else got)[1] == "of 1"
+
+
+def test_a_plain_hook_may_be_within_an_async_one(new_server: NewServer) -> None:
+    server = new_server()
+
+    @server.middleware
+    async def outer(ctx: ucall.Context, call: ucall.Call) -> Any:
+        return ["outer", await call()]
+
+    @server.middleware
+    async def middle(ctx: ucall.Context, call: ucall.Call) -> Any:
+        return ["middle", await call()]
+
+    @server.middleware
+    def inner(ctx: ucall.Context, call: ucall.Call) -> Any:
+        return ["inner", call()]
+
+    server.add(sum)
+    server.add(told, "in_thread", threads=True)
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.result("sum", [2, 3]) == ["outer", ["middle", ["inner", 5]]]
+        got = wire.result("in_thread", [4])
+        assert got == ["outer", ["middle", ["inner", [4, "none", "ucall"]]]]
+
+
+@pytest.mark.parametrize("kind", [it for it in KINDS if "generator" in it])
+def test_a_hook_returns_an_iterator_around_that_of_a_stream(
+    new_server: NewServer, kind: str
+) -> None:
+    server = new_server()
+
+    @server.middleware
+    async def doubled(ctx: ucall.Context, call: ucall.Call) -> Any:
+        made = await call()
+
+        async def later() -> AsyncIterator[Any]:
+            if hasattr(made, "__aiter__"):
+                async for item in made:
+                    yield item[0] * 2
+            else:
+                for item in made:
+                    yield item[0] * 2
+
+        return later()
+
+    add(server, kind)
+    server.start()
+    with Client(port=server.port) as client:
+        assert list(client.stream.f(3)) == [0, 2, 4]
+
+
+@pytest.mark.parametrize("function", [batch, batch_later])
+@pytest.mark.parametrize("threads", [False, True])
+def test_an_async_hook_is_around_batches(
+    new_server: NewServer, function: Callable[..., Any], threads: bool
+) -> None:
+    if threads and function is batch_later:
+        pytest.skip("an async function runs in no thread")
+    server = new_server()
+
+    @server.middleware
+    async def caught(ctx: ucall.Context, call: ucall.Call) -> Any:
+        try:
+            result = await call()
+        except KeyError as error:
+            return ["caught", error.args[0]]
+        except ucall.RPCError as error:
+            return ["refused", error.code]
+        assert type(result) is list
+        return ["hooked", result[0]]
+
+    server.batch(function, name="f", threads=threads or None, max_wait_ms=5)
+    server.start()
+    with Wire(server.port) as wire:
+        wire.send(b"".join(request("f", [value], id=value) + b"\n" for value in (1, 2, -3)))
+        got = {reply["id"]: reply["result"] for reply in (wire.message() for _ in range(3))}
+        assert got == {1: ["hooked", 1], 2: ["hooked", 2], -3: ["caught", -3]}
+        assert wire.result("f", ["no number"]) == ["refused", -32602]
+
+
+def test_a_batch_that_fails_raises_the_error_of_its_reply(
+    new_server: NewServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, seen = new_server(), []
+
+    @server.middleware
+    async def note(ctx: ucall.Context, call: ucall.Call) -> Any:
+        try:
+            return await call()
+        except ucall.RPCError as error:
+            seen.append(error.code)
+            raise
+
+    @server.batch
+    def f(values: list[int]) -> list[int]:
+        raise ValueError("the batch")
+
+    server.start()
+    with caplog.at_level(logging.ERROR, "ucall"), Wire(server.port) as wire:
+        assert wire.error("f", [1])["code"] == -32603
+    assert seen == [-32603]
+    assert caplog.text.count("ValueError: the batch") == 1
+
+
+def test_the_weight_of_a_batch_is_limited_within_hooks(new_server: NewServer) -> None:
+    server = new_server()
+    server.middleware(awaiting)
+    server.batch(batch, name="f", weight=lambda value: value, max_weight=10)
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.result("f", [10])[0] == 10
+        assert "max_weight, 10, got 11" in wire.error("f", [11])["data"]
+
+
+def test_no_hook_is_around_slots_and_batches_of_items(new_server: NewServer) -> None:
+    server = new_server()
+    server.middleware(awaiting)
+    with pytest.raises(TypeError, match=r"f: a generator of batches or in slots takes no hooks"):
+
+        @server.batch
+        def f(values: list[int]) -> Iterator[list[int]]:
+            yield values
+
+
+def test_arrays_reach_the_function_and_the_hook(new_server: NewServer) -> None:
+    server, seen = new_server(), []
+
+    @server.middleware
+    async def note(ctx: ucall.Context, call: ucall.Call) -> Any:
+        seen.append(call.params)
+        return await call()
+
+    @server
+    def doubled(values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return values * 2
+
+    server.add(doubled, "in_thread", threads=True)
+    server.start()
+    values = np.arange(1000, dtype=np.float32)
+    with Client(port=server.port) as client:
+        assert np.array_equal(client.doubled(values).numpy, values * 2)
+        assert np.array_equal(client.in_thread(values).numpy, values * 2)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_the_wait_for_a_thread_is_limited_within_async_hooks(
+    new_server: NewServer, threads: bool
+) -> None:
+    server, go_on = new_server(limits=ucall.Limits(max_threads=1)), threading.Event()
+    if threads:
+        server.middleware(awaiting)
+    server.add(lambda: go_on.wait(60), "f", threads=True, max_waiting=1)
+    server.start()
+    with Wire(server.port) as wire:
+        wire.send(b"".join(request("f", id=id) + b"\n" for id in range(4)))
+        refused = [wire.message() for _ in range(2)]
+        assert {it["error"]["code"] for it in refused} == {-32003}
+        go_on.set()
+        assert [wire.message()["result"] for _ in range(2)] == [True, True]
+
+
+@pytest.mark.parametrize("kind", ["async", "threads", "batch"])
+def test_a_cancelled_call_cancels_what_the_hook_awaits(new_server: NewServer, kind: str) -> None:
+    server, ended = new_server(), []
+    go_on: threading.Event = threading.Event()
+
+    @server.middleware
+    async def note(ctx: ucall.Context, call: ucall.Call) -> Any:
+        try:
+            return await call()
+        except BaseException as error:
+            ended.append(type(error).__name__)
+            raise
+
+    async def wait() -> None:
+        await asyncio.sleep(600)
+
+    if kind == "async":
+        server.add(wait, "f")
+    elif kind == "threads":
+        server.add(lambda: go_on.wait(60), "f", threads=True)
+    else:
+        server.batch(lambda values: [go_on.wait(60)] * len(values), name="f", threads=True)
+    server.add(sum)
+    server.start()
+    with Wire(server.port) as wire:
+        wire.send(request("f", [] if kind != "batch" else [1]) + b"\n")
+        assert wire.result("sum", [2, 3]) == 5
+        wire.reset()
+    assert eventually(lambda: ended == ["CancelledError"], 30)
+    go_on.set()
+    with Wire(server.port) as wire:
+        assert wire.result("sum", [2, 3]) == 5
+        assert eventually(lambda: server.stats()["connections"] == 1)
+
+
+@pytest.mark.parametrize("kind", ["threads", "batch"])
+def test_a_cancelled_call_that_waits_does_not_run(new_server: NewServer, kind: str) -> None:
+    server, go_on, ran = new_server(limits=ucall.Limits(max_threads=1)), threading.Event(), []
+
+    def wait(value: int) -> None:
+        ran.append(value)
+        go_on.wait(60)
+
+    server.middleware(awaiting)
+    if kind == "threads":
+        server.add(wait, "f", threads=True)
+    else:
+        server.batch(lambda values: [*map(wait, values)], name="f", threads=True, max_size=1)
+    server.add(sum)
+    server.start()
+    with Wire(server.port) as first, Wire(server.port) as second:
+        first.send(request("f", [1]))
+        assert eventually(lambda: ran == [1], 30)
+        second.send(request("f", [2]) + b"\n")
+        assert second.result("sum", [2, 3]) == 5
+        second.reset()
+        assert eventually(lambda: server.stats()["connections"] == 1, 30)
+        assert first.result("sum", [2, 3]) == 5
+        go_on.set()
+        assert first.message()["id"] == 1
+        assert first.result("f", [3]) is None
+    assert ran == [1, 3]
+
+
+def test_a_hook_that_swallows_the_cancellation_delays_no_reply(new_server: NewServer) -> None:
+    server, ended = new_server(), []
+
+    @server.middleware
+    async def swallow(ctx: ucall.Context, call: ucall.Call) -> Any:
+        try:
+            return await call()
+        except asyncio.CancelledError:
+            ended.append(ctx.cancelled)
+            return "swallowed"
+
+    @server(timeout_ms=50)
+    async def f() -> None:
+        await asyncio.sleep(600)
+
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.error("f")["code"] == -32001
+    assert ended == [True]
+
+
+def test_a_hook_that_never_calls_is_cancelled_at_the_deadline(new_server: NewServer) -> None:
+    server = new_server(timeout_ms=50)
+
+    @server.middleware
+    async def never(ctx: ucall.Context, call: ucall.Call) -> Any:
+        await asyncio.sleep(600)
+
+    server.add(sum)
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.error("sum", [2, 3])["code"] == -32001
+
+
+def test_an_async_hook_may_wait_for_the_function_elsewhere(new_server: NewServer) -> None:
+    server = new_server()
+
+    @server.middleware
+    async def in_task(ctx: ucall.Context, call: ucall.Call) -> Any:
+        return await asyncio.wait_for(asyncio.create_task(call()), 60)
+
+    add(server, "threads")
+    server.add(sum)
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.result("sum", [2, 3]) == 5
+        assert wire.result("f", [4])[0] == 4
