@@ -79,6 +79,7 @@ __all__ = [
     "Undecided",
     "Unwritable",
     "XdpProgram",
+    "adopt",
     "bytes_view",
     "check_shared_memory",
     "client_frame",
@@ -90,14 +91,15 @@ __all__ = [
     "insert_inference",
     "insert_relay",
     "insert_store",
+    "make_context",
     "metrics_text",
     "peek",
     "progress_text",
     "receive_datagrams",
     "run_batches",
     "send_datagrams",
-    "serve_stream",
     "set_error_finder",
+    "set_binds",
     "set_listener",
     "set_listeners",
     "set_models",
@@ -329,7 +331,11 @@ class ReplyLines:
     def __new__(cls) -> ReplyLines: ...
     def adapt(self, bytes: bytes) -> bytes: ...
 
-def serve_stream(server: Server, descriptor: int) -> None: ...
+def set_binds(server: Server, binds: bool) -> None: ...
+def adopt(server: Server, descriptor: int) -> None: ...
+def make_context(
+    user: object, headers: bytes, peer: tuple[str, int] | Process | None
+) -> Context: ...
 def hand_over_xdp(interface: str, descriptor: int) -> None: ...
 def insert_relay(
     server: Server,

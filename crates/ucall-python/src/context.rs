@@ -7,7 +7,7 @@ use std::time::Instant;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use ucall_engine::Peer;
+use ucall_engine::{Id, Peer};
 use ucall_proto::http1::{Head, Headers};
 use ucall_proto::json::Reader;
 use ucall_proto::tls::TlsSession;
@@ -92,6 +92,20 @@ impl Context {
             channel,
             has_notified: AtomicBool::new(false),
         }
+    }
+
+    /// A context of no call, for tests. It runs nothing in the background.
+    pub(crate) fn without_call(
+        identity: Option<CallerIdentity>,
+        headers: Vec<u8>,
+        peer: Option<Peer>,
+    ) -> Self {
+        let connection = Id { index: 0, generation: 0 };
+        let caller = Caller { connection, peer, transport: Transport::Http };
+        let (id, headers) = (Some(b"1".to_vec()), Some(headers));
+        let context = Self { id, identity, headers, ..Self::of_request(None, None, &caller, None) };
+        drop(context.state.drop_jobs());
+        context
     }
 
     /// The object that the function gets. It keeps the session that its connection has by now.

@@ -44,6 +44,7 @@ mod hook_options;
 mod hooks;
 mod http_route;
 mod identity;
+mod in_process;
 mod inference;
 mod interpreter_shutdown;
 mod invalid_params;
@@ -119,6 +120,8 @@ mod _core {
     #[pymodule_export]
     use crate::http_route::HttpRequest;
     #[pymodule_export]
+    use crate::in_process::{adopt, make_context, set_binds};
+    #[pymodule_export]
     use crate::inference::{inference_readiness, insert_inference, set_models};
     #[pymodule_export]
     use crate::keys::Keys;
@@ -152,7 +155,7 @@ mod _core {
     #[pymodule_export]
     use crate::shared_counters::SharedCounters;
     #[pymodule_export]
-    use crate::stdio::{Lines, ReplyLines, serve_stream};
+    use crate::stdio::{Lines, ReplyLines};
     #[cfg(feature = "store")]
     #[pymodule_export]
     use crate::store::{PyStore, insert_store};

@@ -206,11 +206,11 @@ impl Server {
 
     /// Reads the files of TLS, binds and listens. Returns false if it does already.
     pub(crate) fn bind(&self, py: Python<'_>) -> PyResult<bool> {
+        let Some(asked) = self.state().address_to_bind() else { return Ok(false) };
         self.load_tls(py)?;
         // Binding may block, and the state's lock is released before the interpreter's is taken
         // again.
         py.detach(|| {
-            let asked = self.state().address.clone();
             // Nothing is locked while a name server is asked.
             let address = if asked.is_inherited() { None } else { Some(asked.resolve()?) };
             let mut state = self.state();

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::mem;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
@@ -31,8 +30,8 @@ pub(crate) struct ServerState {
     pub(crate) address: ListenAddress,
     /// Bound and not yet served.
     pub(crate) listener: Option<Listener>,
-    /// The one connection of the next run, which binds nothing.
-    pub(crate) stream: Option<OwnedFd>,
+    /// Whether runs bind the address; otherwise `adopt` makes their connections.
+    pub(crate) binds: bool,
     pub(crate) tls: Option<Arc<Tls>>,
     /// The files of TLS that the first run reads.
     pub(crate) tls_settings: Option<TlsSettings>,
@@ -74,7 +73,7 @@ impl ServerState {
             engine,
             address,
             listener: None,
-            stream: None,
+            binds: true,
             file: None,
             access_log: None,
             tls: None,
@@ -98,6 +97,11 @@ impl ServerState {
     /// Whether sockets are to be bound before the next worker is made.
     pub(crate) fn is_unbound(&self) -> bool {
         self.listener.is_none() && self.worker.is_none()
+    }
+
+    /// The address to bind; `None` if runs bind none.
+    pub(crate) fn address_to_bind(&self) -> Option<ListenAddress> {
+        self.binds.then(|| self.address.clone())
     }
 
     /// Whether connections are, or will be, encrypted.

@@ -16,9 +16,8 @@ use crate::worker_peers::WorkerPeers;
 impl Server {
     /// The sockets of the next worker, bound if that is due.
     fn take_sockets(&self, py: Python<'_>) -> PyResult<Option<Sockets>> {
-        let stream = self.state().stream.take();
-        if let Some(stream) = stream {
-            return Ok(Some(Sockets::Connected(stream)));
+        if !self.state().binds {
+            return Ok(Some(Sockets::Unbound));
         }
         self.bind(py)?;
         let mut state = self.state();
@@ -46,7 +45,7 @@ impl Server {
         is_embedded: bool,
     ) -> PyResult<(WorkerRunner, Option<Sockets>)> {
         let sockets = self.take_sockets(py)?;
-        let is_plaintext = matches!(sockets, Some(Sockets::Connected(_)));
+        let is_plaintext = matches!(sockets, Some(Sockets::Unbound));
         let (engine, tls, page, peers, metrics, access_log) = {
             let state = self.state();
             let page = state.shared.as_ref().and_then(|(_, page)| page.clone());

@@ -1,21 +1,11 @@
-//! A server on one connected stream in place of an address, and the lines that it gets: for
-//! `ucall._mcp.stdio`.
+//! The lines that a server on standard input and output gets and sends: for `ucall._mcp.stdio`.
 
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::server::Server;
-
-/// Has the next run of a server serve one connected stream, and bind nothing. It is plaintext.
-/// Takes the descriptor over.
-#[pyfunction]
-pub(crate) fn serve_stream(server: &Bound<'_, Server>, descriptor: RawFd) {
-    // SAFETY: the caller gives the descriptor away.
-    server.get().state().stream = Some(unsafe { OwnedFd::from_raw_fd(descriptor) });
-}
 
 /// Separates lines that are documents for a server from those that are not.
 #[pyclass(frozen, module = "ucall._core")]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,9 +17,6 @@ use crate::publisher::Publisher;
 pub trait AnyWorker<H: Handler> {
     /// Serves the connections of a listening socket.
     fn listen(&mut self, listener: Listener) -> io::Result<()>;
-
-    /// Serves one connected stream socket, as if a listener had accepted it.
-    fn adopt(&mut self, stream: OwnedFd) -> io::Result<()>;
 
     /// Answers the calls in the datagrams of a bound socket. Clients get no messages and no items
     /// of streams over it.

@@ -1,5 +1,6 @@
 //! The messages of other threads to a worker.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ucall_proto::Drain;
@@ -16,6 +17,8 @@ pub enum Message {
     Stop,
     /// All processes that share the listening sockets stop: the drain of this one ends the sockets.
     AllStop,
+    /// Serve a connected stream socket, as if a listener had accepted it.
+    Adopt(OwnedFd),
     /// Run a call that has come through a broker.
     Call(Box<BrokeredCall>),
     /// Run more of the calls that wait.

@@ -9,7 +9,7 @@
 use std::io;
 use std::mem;
 use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -256,11 +256,17 @@ impl<E: Engine, H: Handler> Worker<E, H> {
     fn read_messages(&mut self) -> bool {
         let mut messages = mem::take(&mut self.messages);
         self.mailbox.take(&mut messages);
-        let mut stopped = false;
+        let (mut stopped, mut has_adopted) = (false, false);
         for message in messages.drain(..) {
             match message {
+                // What a new connection has sent before is read before the drain begins.
+                Message::Drain { .. } if has_adopted => self.mailbox.send(message),
                 Message::Stop => stopped = true,
                 Message::AllStop => self.driver.listeners().set_all_stop(),
+                Message::Adopt(stream) => {
+                    self.driver.adopt(stream);
+                    has_adopted = true;
+                }
                 Message::Call(call) => self.driver.enqueue_brokered(*call),
                 Message::RunCalls => {}
                 Message::CancelCall(number) => self.driver.cancel_brokered(number),
@@ -426,10 +432,6 @@ impl<E: Engine, H: Handler> Worker<E, H> {
 impl<E: Engine, H: Handler> AnyWorker<H> for Worker<E, H> {
     fn listen(&mut self, listener: Listener) -> io::Result<()> {
         self.driver.listen(listener)
-    }
-
-    fn adopt(&mut self, stream: OwnedFd) -> io::Result<()> {
-        self.driver.adopt(stream)
     }
 
     fn listen_datagrams(&mut self, socket: UdpSocket) -> io::Result<Id> {

@@ -94,7 +94,7 @@ class Stdio:
         self._core, self._drain_timeout_s = core, drain_timeout_s
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle_signal)
-        _core.serve_stream(core, self._far_number)
+        _core.set_binds(core, False)
         try:
             run(self._start)
             self._ended.wait(_FLUSH_S)
@@ -103,6 +103,7 @@ class Stdio:
         return 1 if self._has_failed else 0
 
     def _start(self) -> None:
+        _core.adopt(self._core, self._far_number)
         for work in (self._read_all, self._write_all):
             threading.Thread(target=work, daemon=True).start()
 

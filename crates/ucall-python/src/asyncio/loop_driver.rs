@@ -6,7 +6,7 @@
 //! [`LoopDriver::turn_embedded`] takes turns that wait for nothing.
 
 use std::net::UdpSocket;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -53,8 +53,8 @@ pub(crate) enum Sockets {
         /// Of UDP, if the server has it.
         datagrams: Option<UdpSocket>,
     },
-    /// One connection.
-    Connected(OwnedFd),
+    /// None: connections come by [`Message::Adopt`](ucall_server::Message::Adopt).
+    Unbound,
 }
 
 impl LoopDriver {
@@ -84,7 +84,7 @@ impl LoopDriver {
             run.runner.worker.handler_mut().functions.contexts.take_variables(py)?;
             let (listener, datagrams) = match sockets {
                 Sockets::Bound { listener, datagrams } => (listener, datagrams),
-                Sockets::Connected(stream) => return Ok(run.runner.worker.adopt(stream)?),
+                Sockets::Unbound => return Ok(()),
             };
             run.runner.worker.listen(listener)?;
             if let Some(datagrams) = datagrams {

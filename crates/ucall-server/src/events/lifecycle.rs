@@ -31,10 +31,15 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     }
 
     /// Serves a connected stream that no listener has accepted.
-    pub(crate) fn adopt(&mut self, stream: OwnedFd) -> io::Result<()> {
-        let id = self.engine.adopt(stream)?;
-        self.accept(id);
-        Ok(())
+    #[cold]
+    pub(crate) fn adopt(&mut self, stream: OwnedFd) {
+        match self.engine.adopt(stream) {
+            Ok(id) => self.accept(id),
+            Err(error) => {
+                let line = format!("cannot serve a connection: {error}");
+                self.context.dispatcher.handler.warn(&line);
+            }
+        }
     }
 
     /// Stops accepting for good.
