@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ucall import rich_posix as rich_posix
     from ucall import rich_uring as rich_uring
     from ucall import store as store
+    from ucall import testing as testing
     from ucall import uring as uring
 else:  # With `__getattr__`, type checkers would accept any name.
     __getattr__, __dir__ = on_demand(
@@ -70,6 +71,7 @@ else:  # With `__getattr__`, type checkers would accept any name.
         "rich_posix",
         "rich_uring",
         "store",
+        "testing",
         "uring",
     )
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ucall._core import FrameSupport
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = ["DEFAULT_PORT", "Address", "Addresses", "secure_uri"]
 
@@ -59,6 +63,7 @@ class Address:
     """
 
     __slots__ = (
+        "connector",
         "frames",
         "host",
         "ip",
@@ -76,6 +81,8 @@ class Address:
         scheme, found, rest = uri.partition("://")
         scheme, rest = (scheme.lower(), rest) if found else ("", uri)
         self.socket_path: str | None = None
+        #: Makes connections to a server in this process, in place of the host.
+        self.connector: Callable[[], socket.socket] | None = None
         #: One of the IP addresses of the host, if connections should be made to that one.
         self.ip: str | None = None
         #: Whether headers may go there.

@@ -151,6 +151,9 @@ class AsyncPool:
         address, loop = self._address, asyncio.get_running_loop()
         if address.trusts_shared_memory is not None:
             return await self._create_sharing(make)
+        if address.connector is not None:
+            _, made = await loop.create_unix_connection(make, sock=address.connector())
+            return made
         if address.socket_path is not None:
             _, made = await loop.create_unix_connection(make, address.socket_path)
             return made

@@ -19,6 +19,7 @@ __all__ = [
     "BalancedOptions",
     "Options",
     "Unchanged",
+    "check_header",
 ]
 
 
@@ -261,7 +262,7 @@ def _header_lines(headers: Mapping[str, str]) -> list[str]:
     given = {name.lower() for name in headers}
     lines = [] if "user-agent" in given else [f"User-Agent: ucall/{_core.VERSION}"]
     for name, value in headers.items():
-        _check_header(name, value)
+        check_header(name, value)
         lines.append(f"{name}: {value.strip()}")
     return lines
 
@@ -271,7 +272,7 @@ def _host(address: Address) -> str:
     return name if name.isascii() else name.encode("idna").decode("ascii")
 
 
-def _check_header(name: str, value: str) -> None:
+def check_header(name: str, value: str) -> None:
     if not isinstance(name, str) or not isinstance(value, str):
         raise TypeError("headers: expected str for names and values")
     if not name or not _TOKEN.issuperset(name.lower()):

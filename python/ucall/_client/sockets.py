@@ -54,6 +54,8 @@ def connect(address: Address, deadline: Deadline) -> socket.socket:
         ucall.TimeoutError: No server has accepted it in time.
     """
     try:
+        if address.connector is not None:
+            return address.connector()
         if address.socket_path is not None:
             return _connect_to_path(address.socket_path, deadline)
         return _connect_to_host(address, deadline)
