@@ -89,6 +89,7 @@ __all__ = [
     "hand_over_xdp",
     "inference_readiness",
     "insert_inference",
+    "insert_mount",
     "insert_relay",
     "insert_store",
     "make_context",
@@ -980,6 +981,13 @@ def set_tools(
 def insert_inference(server: Server, check: Callable[[], object]) -> None: ...
 def set_unknown_hooks(server: Server, encode: _Encode, hooks: Hooks | None) -> None: ...
 def set_error_finder(server: Server, find: Callable[[BaseException], RPCError | None]) -> None: ...
+def insert_mount(
+    server: Server,
+    path: str,
+    app: Callable[..., object],
+    lifespan_state: dict[str, Any],
+    replaces_page: bool,
+) -> None: ...
 def set_models(
     server: Server,
     metadata: str,

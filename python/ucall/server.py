@@ -18,6 +18,7 @@ from ucall._server.decorators import Decorators
 from ucall._server.hooks import HookDecorators
 from ucall._server.lifespan import LifespanHooks
 from ucall._server.models import ModelDecorators
+from ucall._server.mounting import Mounting
 from ucall._server.run import ServerParts, run_server
 from ucall._server.tls import tls_settings
 from ucall._workers import process_role
@@ -35,7 +36,7 @@ Auth = Callable[["Context"], object]
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[object]]
 
 
-class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators):
+class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mounting):
     """Serves functions over JSON-RPC 2.0: HTTP/1.1, WebSocket and raw TCP on one port.
 
     The object itself is the decorator::

@@ -6,9 +6,11 @@ use pyo3::prelude::*;
 use ucall_proto::ResultFormat;
 use ucall_server::{CallId, DeferredCalls, LoggedCall, Reservation, RunPermit, RunningCall};
 
+use crate::asgi::{Exchange, MountedTask};
 use crate::awaited_call::AwaitedCall;
 use crate::background::{BackgroundJob, BackgroundRecord, CallState};
 use crate::batch_inputs::TaskGroups;
+use crate::ffi::DropAttached;
 use crate::job_input::JobInput;
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::SharedProcedure;
@@ -34,6 +36,8 @@ pub(crate) enum EntryKind {
     Stream(Arc<Stream>),
     /// A function that runs after the reply to its call.
     Background(BackgroundRecord),
+    /// The task of a mounted application.
+    Mounted(MountedTask),
 }
 
 /// A call that will be answered later.
@@ -44,6 +48,8 @@ pub(crate) struct Deferred {
     pub(crate) state: Option<Arc<CallState>>,
     pub(crate) retained: RetainedParams,
     pub(crate) items: CallItems,
+    /// Set if a mounted application answers it.
+    pub(crate) exchange: Option<Arc<DropAttached<Exchange>>>,
     /// How its result is written.
     pub(crate) results: ResultFormat,
     /// Counts the call, if that is measured.
@@ -78,7 +84,8 @@ impl Entry {
             EntryKind::Batch
             | EntryKind::BatchTask(_)
             | EntryKind::Stream(_)
-            | EntryKind::Background(_) => None,
+            | EntryKind::Background(_)
+            | EntryKind::Mounted(_) => None,
         }
     }
 }

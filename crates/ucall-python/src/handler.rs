@@ -20,6 +20,7 @@ use ucall_server::{
 };
 
 use crate::arguments::Failure;
+use crate::asgi::Mount;
 use crate::auth::Authentication;
 use crate::batch_sizes::{BatchCounts, BatchSizes};
 use crate::callbacks::Callbacks;
@@ -86,6 +87,25 @@ impl Interpreter {
         let Self { functions, deferral, .. } = self;
         let start = deferral.admit(&functions.timing, procedure, call, caller, request)?;
         let begun = deferral.begin(functions, start, reply);
+        begun.map_err(|failure| functions.fail(procedure, failure, reply.len_max()))
+    }
+
+    /// Begins a request of a mounted application.
+    ///
+    /// # Errors
+    /// The reply to a request that has not begun.
+    fn begin_mounted(
+        &mut self,
+        procedure: &SharedProcedure,
+        mount: &Mount,
+        call: &Call<'_>,
+        body: &[u8],
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> Result<CallOutcome, RpcError> {
+        let Self { functions, deferral, .. } = self;
+        let start = deferral.admit(&functions.timing, procedure, call, caller, None)?;
+        let begun = deferral.begin_mounted(functions, mount, start, body, reply);
         begun.map_err(|failure| functions.fail(procedure, failure, reply.len_max()))
     }
 
@@ -223,6 +243,9 @@ impl Handler for Interpreter {
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
+        if let Some(mount) = &procedure.mount {
+            return answer(self.begin_mounted(procedure, mount, call, body, caller, reply), reply);
+        }
         let py = self.attach();
         let (functions, budget) = (&self.functions, self.deferral.calls.budget());
         match HttpRequest::object(py, functions, budget, procedure, call, body, caller) {

@@ -12,6 +12,7 @@
 //! assumes that one thread runs Python code at a time.
 
 mod arguments;
+mod asgi;
 mod asyncio;
 mod attachment;
 mod auth;
@@ -59,6 +60,7 @@ mod log;
 mod mcp;
 mod mcp_tools;
 mod metrics;
+mod mounting;
 mod options;
 mod outcomes;
 mod pool;
@@ -131,6 +133,8 @@ mod _core {
     use crate::listening_socket::ListeningSocket;
     #[pymodule_export]
     use crate::mcp_tools::set_tools;
+    #[pymodule_export]
+    use crate::mounting::insert_mount;
     #[pymodule_export]
     use crate::outcomes::DoneCallback;
     #[pymodule_export]

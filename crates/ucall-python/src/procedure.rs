@@ -10,6 +10,7 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use ucall_proto::{Reply, ResultFormat};
 use ucall_server::{BatchLimits, Overflow, RouteAccess, SeriesIndex};
 
+use crate::asgi::Mount;
 use crate::convert::{self, ConversionFault, Convert, Results, Scratch};
 use crate::ffi::DropAttached;
 use crate::outcomes::ResultText;
@@ -47,6 +48,8 @@ pub(crate) struct Procedure {
     pub(crate) is_logged_as_slow: AtomicBool,
     /// Set if the function answers the requests of a route.
     pub(crate) route: Option<RouteAccess>,
+    /// Set if it is a mounted application.
+    pub(crate) mount: Option<Mount>,
     /// Set if its batches run in other processes.
     pub(crate) in_processes: Option<ProcessFunction>,
     /// Set if the callable is a hook: the function, and the hooks within.
@@ -293,6 +296,7 @@ impl Procedure {
             timeout: None,
             is_logged_as_slow: AtomicBool::new(false),
             route: None,
+            mount: None,
             hooked: None,
         }
     }

@@ -52,7 +52,7 @@ pub(crate) struct Server {
     pub(crate) procedures: Arc<Procedures<SharedProcedure>>,
     /// Counts batches by size.
     pub(crate) batch_sizes: Arc<BatchSizes>,
-    state: Arc<Mutex<ServerState>>,
+    pub(crate) state: Arc<Mutex<ServerState>>,
 }
 
 #[pymethods]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_engine::{EngineClock, Id, OwningProcess, Peer};
-use ucall_proto::http1::{Head, Methods, request_origin};
+use ucall_proto::http1::{Head, Method, Methods, Target, request_origin};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
@@ -368,6 +368,13 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         self.route(head).is_some_and(|route| route.access != RouteAccess::Authenticated)
     }
 
+    fn is_mounted(&self, head: &Head<'_>) -> bool {
+        // A preflight of `/` asks for calls.
+        let asks_for_calls = (head.method(), head.target()) == (Method::Options, Target::Root);
+        let is_mount = |route: &Route<_>| matches!(*route.target, RouteTarget::Mount(_));
+        !asks_for_calls && self.route(head).is_some_and(is_mount)
+    }
+
     fn is_health_check(&self, head: &Head<'_>) -> bool {
         self.route(head).is_some_and(|route| route.target.is_health_check())
     }
@@ -449,7 +456,7 @@ impl<H: Handler> Dispatch<'_, H> {
                 reply.error(&rejection_error(cause));
                 CallOutcome::Done
             }
-            (RouteTarget::Procedure(procedure), None) => {
+            (RouteTarget::Procedure(procedure) | RouteTarget::Mount(procedure), None) => {
                 *calls += 1;
                 handler.respond(procedure, call, body, caller, reply)
             }
@@ -545,7 +552,12 @@ impl<H: Handler> Dispatch<'_, H> {
 
     fn route(&self, head: &Head<'_>) -> Option<&Route<H::Procedure>> {
         let (path, _) = head.path_and_query();
-        self.dispatcher.procedures.routes().find(path, head.method())
+        let route = self.dispatcher.procedures.routes().find(path, head.method())?;
+        // A function comes before an application.
+        let is_passed = matches!(*route.target, RouteTarget::Mount(_))
+            && head.method() == Method::Post
+            && self.dispatcher.has_body_method(path);
+        (!is_passed).then_some(route)
     }
 }
 

@@ -167,6 +167,18 @@ impl<P> Procedures<P> {
         self.insert_target(path, methods, access, RouteTarget::Procedure(procedure));
     }
 
+    /// Has `procedure` answer the HTTP requests below a path that nothing else answers, without
+    /// authentication and without rules for browsers. `prefix` is the path without a `/` at the
+    /// end.
+    pub fn mount(&self, prefix: &str, procedure: P) {
+        self.change(|table| table.routes.mount(prefix, procedure));
+    }
+
+    /// Removes the routes of a path.
+    pub fn remove_routes(&self, path: &str) {
+        self.change(|table| table.routes.remove(path));
+    }
+
     /// Has the worker answer `/healthz` and `/readyz`, also while it drains or is overloaded. When
     /// the server itself is ready, [`Handler::check_ready`](crate::Handler::check_ready) runs
     /// `checks`.

@@ -21,6 +21,8 @@ pub enum RouteAccess {
 pub(crate) enum RouteTarget<P> {
     /// A procedure of the handler.
     Procedure(P),
+    /// A procedure of the handler that answers what nothing else does: an application.
+    Mount(P),
     /// The server itself: `/healthz`.
     Live,
     /// The server itself: `/readyz`. When it is ready, the procedure runs the program's checks.
@@ -52,6 +54,16 @@ impl<P> RouteTarget<P> {
 pub(crate) struct RouteTable<P> {
     /// Exact paths first, then prefixes, the longest first.
     paths: Vec<Path<P>>,
+    /// What answers the requests that no other route does, the longest prefix first.
+    mounts: Vec<Mount<P>>,
+}
+
+/// What answers the requests below a path.
+#[derive(Debug)]
+struct Mount<P> {
+    /// The path, without a `/` at the end.
+    prefix: Box<[u8]>,
+    route: Route<P>,
 }
 
 /// The routes of one path.
@@ -72,13 +84,19 @@ pub(crate) struct Route<P> {
 
 impl<P> Default for RouteTable<P> {
     fn default() -> Self {
-        Self { paths: Vec::new() }
+        Self { paths: Vec::new(), mounts: Vec::new() }
     }
 }
 
 impl<P> Clone for RouteTable<P> {
     fn clone(&self) -> Self {
-        Self { paths: self.paths.clone() }
+        Self { paths: self.paths.clone(), mounts: self.mounts.clone() }
+    }
+}
+
+impl<P> Clone for Mount<P> {
+    fn clone(&self) -> Self {
+        Self { prefix: self.prefix.clone(), route: self.route.clone() }
     }
 }
 
@@ -123,15 +141,38 @@ impl<P> RouteTable<P> {
         }
     }
 
+    /// Has a procedure answer all requests of a path, and of those below it, that no other route
+    /// answers: `prefix` is the path without a `/` at the end.
+    pub(crate) fn mount(&mut self, prefix: &str, procedure: P) {
+        let (access, target) = (RouteAccess::Public, Arc::new(RouteTarget::Mount(procedure)));
+        let route = Route { methods: Methods::ALL, access, target };
+        self.mounts.push(Mount { prefix: prefix.as_bytes().into(), route });
+        self.mounts.sort_by_key(|mount| usize::MAX - mount.prefix.len());
+    }
+
+    /// Removes the routes of a path.
+    pub(crate) fn remove(&mut self, path: &str) {
+        self.paths.retain(|it| it.is_prefix || *it.text != *path.as_bytes());
+    }
+
     /// The methods of a path.
     pub(crate) fn methods(&self, path: &[u8]) -> Methods {
-        let routes = self.of_path(path).iter();
+        let routes = self.of_path(path).iter().chain(self.mount_of(path));
         routes.fold(Methods::default(), |methods, route| methods.union(route.methods))
     }
 
     /// The route of a path and a method.
     pub(crate) fn find(&self, path: &[u8], method: Method) -> Option<&Route<P>> {
-        self.of_path(path).iter().find(|route| route.methods.contains(method))
+        let route = self.of_path(path).iter().find(|route| route.methods.contains(method));
+        route.or_else(|| self.mount_of(path))
+    }
+
+    fn mount_of(&self, path: &[u8]) -> Option<&Route<P>> {
+        let found = self.mounts.iter().find(|mount| {
+            let rest = path.strip_prefix(&*mount.prefix);
+            rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+        });
+        found.map(|mount| &mount.route)
     }
 
     fn of_path(&self, path: &[u8]) -> &[Route<P>] {

@@ -15,6 +15,7 @@ from ucall._routes.discovery import Discovery
 from ucall._server import checked, launch
 
 if TYPE_CHECKING:
+    from ucall._asgi.mount import Application
     from ucall._functions.batch_processes import BatchPool
     from ucall._functions.exceptions import ExceptionHandlers
     from ucall._functions.loading import Model
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ucall._mcp import Registry, Tools
     from ucall._mcp.content import Content
     from ucall._routes.health import ReadyChecks
+    from ucall._server.lifespan import LifespanHooks
     from ucall._server.tls import ClientTls
     from ucall.errors import RPCError
     from ucall.store import Store
@@ -95,6 +97,8 @@ class Functions:
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
         #: The methods of the routes at ``/``.
         self._root_methods: list[str] = []
+        #: Applications of ASGI by the beginning of their paths.
+        self._mounted: dict[str, Application] = {}
         #: Their description; ``None`` if the server does not describe itself.
         self.discovery: Discovery | None = None
         #: The methods of MCP; ``None`` if the server does not speak it.
@@ -459,6 +463,24 @@ class Functions:
             is_public=not auth,
             wants_peer=True,
         )
+
+    def add_mount(self, app: Application, path: str, hooks: LifespanHooks) -> None:
+        """Registers an application of ASGI: see `ucall.Server.mount`."""
+        from ucall._asgi.lifespan import AppLifespan
+        from ucall._asgi.mount import checked_prefix
+
+        prefix = checked_prefix(path, app)
+        if self._core.is_running:
+            raise RuntimeError("mount: expected a server that does not run yet")
+        if known := self._mounted.get(prefix):
+            raise ValueError(f"path: {path!r} has an application already: {known!r}")
+        self._mounted[prefix] = app
+        lifespan = AppLifespan(app, path)
+        hooks.startup.append(lifespan.startup)
+        hooks.shutdown.append(lifespan.shutdown)
+        self.is_async = True
+        replaces_page = not prefix and "GET" not in self._root_methods
+        _core.insert_mount(self._core, prefix, app, lifespan.state, replaces_page)
 
     def _pool_of(self, processes: int) -> Pool:
         """The pool of this size, which all functions with it share."""

@@ -243,7 +243,7 @@ impl PlainConnection {
     ) {
         let earlier = self.begin_queued_reply(environment);
         match head.method() {
-            Method::Options => {
+            Method::Options if !http_route::is_mounted(head, environment.service) => {
                 self.next_request();
                 let methods = http_route::methods(head, environment.service);
                 environment.replies.options(environment.out, methods, reply_headers);
@@ -446,7 +446,9 @@ fn check_access<'a, S: Service>(
     is_tls: bool,
     environment: &Environment<'_, S>,
 ) -> Result<ReplyHeaders<'a>, HttpError> {
-    let allowed_origin = environment.access.check(head.host(), head.origin(), is_tls)?;
+    let is_mounted = http_route::is_mounted(head, environment.service);
+    let origin = head.origin().filter(|_| !is_mounted);
+    let allowed_origin = environment.access.check(head.host(), origin, is_tls)?;
     if environment.load == LoadState::Overloaded
         && environment.drain != Drain::Refusing
         && !http_route::is_health_check(head, environment.service)

@@ -48,6 +48,11 @@ pub(super) fn is_public<S: Service>(head: &Head<'_>, service: &S) -> bool {
     !head.is_call() && service.is_public(head)
 }
 
+/// Whether a request goes to a mounted application.
+pub(super) fn is_mounted<S: Service>(head: &Head<'_>, service: &S) -> bool {
+    !head.is_call() && service.is_mounted(head)
+}
+
 /// Whether a request is a health check.
 pub(super) fn is_health_check<S: Service>(head: &Head<'_>, service: &S) -> bool {
     !head.is_call() && service.is_health_check(head)

@@ -132,6 +132,13 @@ impl<'a> Head<'a> {
         self.parsed.method
     }
 
+    /// The text of the method, also of one without a name.
+    #[must_use]
+    pub fn method_text(&self) -> &'a [u8] {
+        let line = self.text.trim_ascii_start();
+        line.get(..memchr(b' ', line).unwrap_or(0)).unwrap_or_default()
+    }
+
     /// The request's target.
     #[must_use]
     #[inline]

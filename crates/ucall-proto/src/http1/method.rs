@@ -40,6 +40,8 @@ pub struct Methods(u8);
 impl Methods {
     /// None at all.
     pub const NONE: Self = Self(0);
+    /// All, those without a name here included.
+    pub const ALL: Self = Self(u8::MAX);
     /// Those of the path that JSON-RPC is called at.
     pub const CALLS: Self = Self(bit(Method::Post) | bit(Method::Options));
 
@@ -84,12 +86,8 @@ impl Methods {
     }
 }
 
-/// Methods that no route may have are in no set.
 const fn bit(method: Method) -> u8 {
-    match method {
-        Method::Other => 0,
-        method => 1 << method as u8,
-    }
+    1 << method as u8
 }
 
 impl Method {

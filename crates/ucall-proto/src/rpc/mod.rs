@@ -183,6 +183,13 @@ pub trait Service {
         false
     }
 
+    /// Whether a request goes to an application that takes what nothing else answers, and that
+    /// has its own rules for browsers, OPTIONS included.
+    fn is_mounted(&self, head: &Head<'_>) -> bool {
+        let _ = head;
+        false
+    }
+
     /// Whether the request of a route is a health check, which an overloaded server answers, too.
     fn is_health_check(&self, head: &Head<'_>) -> bool {
         let _ = head;

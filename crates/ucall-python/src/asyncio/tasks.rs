@@ -188,3 +188,11 @@ pub(crate) fn is_done(future: &Bound<'_, PyAny>) -> PyResult<bool> {
 pub(crate) fn result_of<'py>(future: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     future.call_method0(intern!(future.py(), "result"))
 }
+
+/// Completes a future, unless it is done: its task may have been cancelled.
+pub(crate) fn set_done(future: &Bound<'_, PyAny>) -> PyResult<()> {
+    if !is_done(future)? {
+        future.call_method1(intern!(future.py(), "set_result"), (future.py().None(),))?;
+    }
+    Ok(())
+}

@@ -115,6 +115,7 @@ impl Deferral {
             running: None,
             logged: None,
             awaited: Some(awaited.clone()),
+            exchange: None,
             _permit: RunPermit::uncounted(),
         };
         let token = self.insert_entry(timing, procedure, EntryKind::Call(call));

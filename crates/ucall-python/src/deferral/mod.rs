@@ -1,11 +1,13 @@
 //! Deferred calls: those in tasks, threads, processes, batches and generators.
 //!
-//! `start.rs` begins calls, `batches.rs` batches of them, and `background.rs` the functions that
-//! run after a reply. `outcomes.rs` answers the callers. `streams/` does both for generators.
+//! `start.rs` begins calls, `batches.rs` batches of them, `mounted.rs` tasks of applications, and
+//! `background.rs` functions that run after a reply. `outcomes.rs` answers the callers. `streams/`
+//! does both for generators.
 
 mod awaited;
 mod background;
 mod batches;
+mod mounted;
 mod outcomes;
 mod start;
 
@@ -197,6 +199,7 @@ impl Deferral {
             state: state.clone(),
             retained,
             items,
+            exchange: None,
             results: self.binary.as_ref().map(|binary| binary.results).unwrap_or_default(),
             running,
             logged: None,
@@ -296,10 +299,14 @@ impl Deferral {
         let jobs = call.cancel();
         let has_objects = call.has_objects() || !jobs.is_empty();
         let (future, stream) = (call.future.take(), call.items.stream.take());
+        let exchange = call.exchange.take();
         if has_objects {
             self.close_objects(functions.attach(), future, stream, jobs);
         } else if let Some(stream) = stream {
             self.streams.close_call(stream);
+        }
+        if let Some(exchange) = exchange {
+            self.disconnect_mounted(functions.attach(), &exchange, error.is_some());
         }
         match error {
             // In front of an outcome that may have come after the deadline.
@@ -356,10 +363,13 @@ impl Deferral {
         let py = functions.attach();
         self.streams.cancel_slots(py);
         for token in self.calls.all() {
-            if let Some(Entry { kind: EntryKind::Background(record), .. }) = self.calls.find(token)
-                && let Some(task) = &record.task
-            {
-                tasks::cancel(py, task);
+            let task = match self.calls.find(token).map(|entry| &mut entry.kind) {
+                Some(EntryKind::Background(record)) => record.task.take(),
+                Some(EntryKind::Mounted(record)) => record.exchange.take_task(),
+                _ => None,
+            };
+            if let Some(task) = task {
+                tasks::cancel(py, &task);
             }
             self.abandon(functions, token, Some(errors::aborted("the server stops")));
         }

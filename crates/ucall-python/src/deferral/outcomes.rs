@@ -105,6 +105,11 @@ impl Deferral {
                     self.finish_stream_entry(py, functions, &stream, outcome);
                     continue;
                 }
+                EntryKind::Mounted(record) => {
+                    let py = functions.attach();
+                    self.end_mounted(py, functions, &procedure, &record, outcome);
+                    continue;
+                }
                 EntryKind::Background(record) => {
                     let py = functions.attach();
                     Self::end_job(py, functions, &record, outcome);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::Generator;
@@ -35,7 +34,7 @@ impl Deferral {
         for ready in self.streams.take_others() {
             match ready {
                 Ready::Future(future) => {
-                    if let Err(error) = set_done(future.bind(py)) {
+                    if let Err(error) = tasks::set_done(future.bind(py)) {
                         error.write_unraisable(py, None);
                     }
                 }
@@ -109,14 +108,6 @@ fn close_generator(py: Python<'_>, functions: &mut Functions, generator: &Genera
     if let Err(error) = generator.close(py) {
         functions.report.log(|report| report.abandoned(py, &error));
     }
-}
-
-/// Completes a future, unless its task was cancelled.
-fn set_done(future: &Bound<'_, PyAny>) -> PyResult<()> {
-    if !tasks::is_done(future)? {
-        future.call_method1(intern!(future.py(), "set_result"), (future.py().None(),))?;
-    }
-    Ok(())
 }
 
 fn take_steps<'py>(

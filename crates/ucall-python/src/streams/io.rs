@@ -119,6 +119,11 @@ impl StreamIo {
         }
     }
 
+    /// Has a future be done at the end of the turn.
+    pub(crate) fn push_future(&mut self, future: Py<PyAny>) {
+        self.ready.push_future(future);
+    }
+
     /// Has the generator of a function with slots start at the end of the turn.
     pub(super) fn push_start(&mut self, stream: Arc<Stream>) {
         self.ready.push_start(stream);

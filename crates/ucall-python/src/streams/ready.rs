@@ -20,8 +20,8 @@ pub(crate) struct ReadyStreams {
 
 /// Work at the end of a turn that is no step of a generator.
 pub(super) enum Ready {
-    /// The future of the task of an async generator. It is completed at the end of a turn: the loop
-    /// would not run its callbacks before the worker's wait.
+    /// The future of the task of an async generator or an application. It is completed at the end
+    /// of a turn: the loop would not run its callbacks before the worker's wait.
     Future(Py<PyAny>),
     /// The start of a function in the background.
     Job(DueJob),
@@ -37,8 +37,12 @@ impl ReadyStreams {
     pub(super) fn push_waiter(&mut self, stream: Arc<Stream>, waiter: Waiter) {
         match waiter {
             Waiter::Generator(generator) => self.push(stream, generator),
-            Waiter::Future(future) => self.others.push(Ready::Future(future)),
+            Waiter::Future(future) => self.push_future(future),
         }
+    }
+
+    pub(super) fn push_future(&mut self, future: Py<PyAny>) {
+        self.others.push(Ready::Future(future));
     }
 
     pub(crate) fn push_job(&mut self, job: DueJob) {

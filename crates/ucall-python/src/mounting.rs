@@ -1,0 +1,44 @@
+//! Mounts applications of ASGI on a server.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use ucall_server::RouteAccess;
+
+use crate::asgi::Mount;
+use crate::procedure::{CallMode, Procedure};
+use crate::server::Server;
+use crate::server_state;
+
+/// Mounts an application at a path, which has no `/` at the end. `replaces_page` removes the page
+/// of the server at `/`.
+#[pyfunction]
+pub(crate) fn insert_mount(
+    server: &Bound<'_, Server>,
+    path: &str,
+    app: Py<PyAny>,
+    lifespan_state: Py<PyDict>,
+    replaces_page: bool,
+) {
+    let (py, server) = (server.py(), server.get());
+    let state = server.state.clone();
+    let mount = Mount {
+        root_path: PyString::new(py, path).unbind(),
+        lifespan_state,
+        server_address: Box::new(move || {
+            let state = server_state::lock(&state);
+            (state.address.host(), state.address.port())
+        }),
+        trusted_proxies: server.config.trusted_proxies.clone(),
+    };
+    let procedure = Procedure {
+        timeout: server.timeout,
+        route: Some(RouteAccess::Public),
+        mount: Some(mount),
+        ..Procedure::new(format!("{path}/"), app, None, py.None(), CallMode::Task)
+    };
+    if replaces_page {
+        server.procedures.remove_routes("/");
+    }
+    server.procedures.want_peers();
+    server.procedures.mount(path, procedure.shared());
+}

@@ -1,0 +1,4 @@
+"""Mounted applications of ASGI: where they are, and their lifespan.
+
+Imported by `Server.mount` alone.
+"""
