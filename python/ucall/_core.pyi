@@ -17,6 +17,7 @@ from ucall._core_shared import ProcessFunction as ProcessFunction
 from ucall._core_shared import SharedCounters as SharedCounters
 from ucall._core_shared import Store as Store
 from ucall._core_shared import insert_store as insert_store
+from ucall._core_shared import refuse_worker as refuse_worker
 from ucall._core_shared import run_batches as run_batches
 from ucall._functions.registration import BatchRules, Hooks
 from ucall._server.tls import ClientTls, TlsSettings
@@ -97,6 +98,7 @@ __all__ = [
     "peek",
     "progress_text",
     "receive_datagrams",
+    "refuse_worker",
     "run_batches",
     "send_datagrams",
     "set_binds",

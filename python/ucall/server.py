@@ -318,10 +318,15 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             checked.unbounded(max_cycles, max_seconds)
         registration = self._registration(broker)
         on_drain = registration.deregister if registration else None
+        if process_role.is_host():
+            from ucall._workers import pool_host
+
+            pool_host.run(self._functions)
         if process_role.is_worker():
             from ucall._workers import worker
 
             control = worker.prepare(self._core, self._udp, on_drain)
+            self._functions.connect = control.connect_host
             return self._run(max_cycles, max_seconds, registration, control.ready)
         if workers is not None:
             from ucall._workers.supervisor import supervise

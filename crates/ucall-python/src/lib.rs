@@ -138,7 +138,7 @@ mod _core {
     #[pymodule_export]
     use crate::outcomes::DoneCallback;
     #[pymodule_export]
-    use crate::process_batches::{BatchProcesses, ProcessFunction, run_batches};
+    use crate::process_batches::{BatchProcesses, ProcessFunction, refuse_worker, run_batches};
     #[cfg(feature = "queue")]
     #[pymodule_export]
     use crate::queue::{

@@ -5,6 +5,9 @@ each process and serves it in the core, without the interpreter's lock, which pa
 the calls on as they are: the process reads them, calls the function and writes the results.
 `pool_process` starts the processes.
 
+The workers of a server share processes: those of their host (`ucall._workers.pool_host`), which has
+the same pools as each of them. A pool of a worker serves the host in place of its processes.
+
 | a process | its batch | its successor |
 |---|---|---|
 | dies | fails; an idempotent one runs once more | starts at once, if it served for a second |
@@ -48,6 +51,8 @@ _BACK_OFF_MAX_S = 10.0
 _EXIT_S = 1.0
 
 Function = Callable[..., Any]
+#: Connects a worker with the pool of its host that has this key.
+Connect = Callable[[str], socket.socket]
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,20 @@ class BatchPool:
         self.core = _core.BatchProcesses(len(devices), parallel)
         self.closed = threading.Event()
         self.closed.set()
-        self._processes: list[_Process] = []
+        self._served: list[_Served] = []
+
+    @property
+    def names(self) -> str:
+        """The names of its functions."""
+        return ", ".join(it.name for it in self.functions)
+
+    @property
+    def key(self) -> str:
+        """Names the same pool of another process that runs this program."""
+        import hashlib
+
+        what = self.devices, self._parallel, [it.name for it in self.functions]
+        return hashlib.sha256(repr(what).encode()).hexdigest()
 
     def fits(self, devices: Sequence[str | None], parallel: int) -> bool:
         """Whether it takes another function: its processes are such, and have not started."""
@@ -115,8 +133,8 @@ class BatchPool:
         self.functions.append(_Function(function, name, rules, types))
         return self.core.function(len(self.functions) - 1)
 
-    def start(self) -> None:
-        """Starts all processes, and returns when each of them is ready.
+    def start(self, connect: Connect | None = None) -> None:
+        """Starts all processes, or connects with those of the host; returns when all are ready.
 
         Raises:
             RuntimeError: One could not start; the message says why.
@@ -124,64 +142,107 @@ class BatchPool:
         if not self.closed.is_set():
             return
         self.closed.clear()
-        self.core.open()
-        self._processes = [_Process(self, number) for number in range(len(self.devices))]
-        for process in self._processes:
-            process.started.result()
+        self.core.open(connect is not None)
+        if connect is None:
+            self._served = [_Process(self, number) for number in range(len(self.devices))]
+        else:
+            self._served = [_Host(self, connect)]
+        for served in self._served:
+            served.started.result()
 
     def close(self) -> None:
-        """Kills the processes. Batches that wait or run fail."""
+        """Kills the processes, or leaves the host. Batches that wait or run fail."""
         self.closed.set()
         self.core.close()
-        for process in self._processes:
-            process.end()
-        self._processes = []
+        for served in self._served:
+            served.end()
+        self._served = []
 
 
-class _Process:
-    """A process and its successors, and the thread that serves them."""
+class _Served:
+    """What runs batches, one after another of it, and the thread that serves them.
+
+    Args:
+        number: That of the core.
+    """
 
     def __init__(self, pool: BatchPool, number: int) -> None:
         self._pool = pool
         self._number = number
-        self._process: BaseProcess | None = None
-        self._lock = threading.Lock()
         self._ready_at = 0.0
-        #: Set when the first process is ready, or could not start.
+        #: Set when the first one is ready, or could not start.
         self.started: Future[None] = Future()
         name = f"ucall-process-{number}"
         self._thread = threading.Thread(target=self._serve_all, name=name, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Kills the process, and waits for its thread."""
-        with self._lock:
-            if self._process is not None:
-                self._process.kill()
+        """Ends it, and waits for its thread."""
         self._thread.join()
 
     def _serve_all(self) -> None:
-        """Serves one process after another. Linux kills them with the thread that started them."""
+        """Serves one after another. Linux kills processes with the thread that started them."""
         pause_s = 0.0
         while not self._pool.closed.wait(pause_s):
-            was_stable = self._serve_one()
+            self._ready_at = float("inf")
+            self._serve_one()
+            was_stable = time.monotonic() - self._ready_at >= _STABLE_S
             longer_s = min(max(pause_s * 2, _BACK_OFF_MIN_S), _BACK_OFF_MAX_S)
             pause_s = 0.0 if was_stable else longer_s
         self._resolve_start(RuntimeError("the server stops"))
 
-    def _serve_one(self) -> bool:
-        """Serves a process from its start to its end. Returns whether it has served for long."""
-        self._ready_at = float("inf")
+    def _serve_one(self) -> None:
+        """Serves one from its start to its end."""
+        raise NotImplementedError
+
+    def _set_ready(self) -> None:
+        self._ready_at = time.monotonic()
+        self._resolve_start(None)
+
+    def _resolve_start(self, failure: BaseException | None) -> None:
+        with contextlib.suppress(InvalidStateError):
+            if failure is None:
+                self.started.set_result(None)
+            else:
+                self.started.set_exception(failure)
+
+    def _fail_start(self, who: str, why: str, cause: BaseException | None) -> None:
+        failure = RuntimeError(f"its process {why}")
+        failure.__cause__ = cause
+        if not self.started.done():
+            return self._resolve_start(failure)
+        failed = self._pool.core.fail_unserved()
+        _log_error("%s of %s %s: %d calls failed", who, self._pool.names, why, failed)
+        return None
+
+
+class _Process(_Served):
+    """A process and its successors."""
+
+    def __init__(self, pool: BatchPool, number: int) -> None:
+        self._process: BaseProcess | None = None
+        self._lock = threading.Lock()
+        super().__init__(pool, number)
+
+    def end(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+        super().end()
+
+    def _serve_one(self) -> None:
+        who = f"process {self._number}"
         try:
             ours = self._start()
         except Exception as failure:
-            self._fail_start(f"could not start: {failure}", failure)
-            return False
+            return self._fail_start(who, f"could not start: {failure}", failure)
         process = self._process
         assert process is not None
+        core, number = self._pool.core, self._number
         with _exit_descriptor(process) as exit_fd:
-            core, number = self._pool.core, self._number
-            end, reason, was_ready = core.serve(number, ours.detach(), exit_fd, self._set_ready)
+            end, reason, was_ready = core.serve(
+                number, False, ours.detach(), exit_fd, self._set_ready
+            )
             if end == "died":
                 process.join(_EXIT_S)
             with self._lock:
@@ -197,8 +258,8 @@ class _Process:
             self._report_end(process, _how_ended(end, process.exitcode), end != "deadline")
         else:
             why = f"could not start: {reason}" if reason else _how_ended(end, process.exitcode)
-            self._fail_start(why, None)
-        return time.monotonic() - self._ready_at >= _STABLE_S
+            self._fail_start(who, why, None)
+        return None
 
     def _start(self) -> socket.socket:
         pool, (ours, theirs) = self._pool, socket.socketpair()
@@ -217,37 +278,79 @@ class _Process:
         return ours
 
     def _set_ready(self) -> None:
-        self._ready_at = time.monotonic()
-        self._resolve_start(None)
+        super()._set_ready()
         self._pool.report(False)
-
-    def _resolve_start(self, failure: BaseException | None) -> None:
-        with contextlib.suppress(InvalidStateError):
-            if failure is None:
-                self.started.set_result(None)
-            else:
-                self.started.set_exception(failure)
 
     def _report_end(self, process: BaseProcess, why: str, may_repeat: bool) -> None:
         failed = self._pool.core.settle(self._number, f"its process {why}", may_repeat)
-        import logging  # here, because importing it takes a fifth as long as all of ucall
-
         line = "process %d of %s (pid %d) %s: %d calls failed"
-        names = ", ".join(it.name for it in self._pool.functions)
-        logging.getLogger("ucall").error(line, self._number, names, process.pid, why, failed)
+        _log_error(line, self._number, self._pool.names, process.pid, why, failed)
 
-    def _fail_start(self, why: str, cause: BaseException | None) -> None:
-        failure = RuntimeError(f"its process {why}")
-        failure.__cause__ = cause
-        if not self.started.done():
-            return self._resolve_start(failure)
-        failed = self._pool.core.fail_unserved()
-        import logging
 
-        names = ", ".join(it.name for it in self._pool.functions)
-        line = "process %d of %s %s: %d calls failed"
-        logging.getLogger("ucall").error(line, self._number, names, why, failed)
+class _Host(_Served):
+    """The host of the processes that workers share, and its successors.
+
+    It counts as a process that runs all batches at once. Its processes are counted by the first
+    worker alone.
+    """
+
+    def __init__(self, pool: BatchPool, connect: Connect) -> None:
+        self._connect = connect
+        #: Whether the last one has ended before it was ready.
+        self._was_lost = False
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+        super().__init__(pool, 0)
+
+    def end(self) -> None:
+        with self._lock:
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
+        super().end()
+
+    def _serve_one(self) -> None:
+        who, core = "the host of the processes", self._pool.core
+        try:
+            ours = self._connect(self._pool.key)
+        except OSError as failure:
+            return self._fail_start(who, f"could not start: {failure}", failure)
+        with ours:
+            with self._lock:
+                self._socket = ours
+            if self._pool.closed.is_set():
+                ours.shutdown(socket.SHUT_RDWR)
+            descriptor = os.dup(ours.fileno())
+            _, reason, was_ready = core.serve(0, True, descriptor, -1, self._set_ready)
+            with self._lock:
+                self._socket = None
+        if was_ready:
+            self._report_processes(True)
+        if self._pool.closed.is_set():
+            core.settle(0, "the server stops", False)
+        elif was_ready:
+            why = "its process was killed with the host of the processes"
+            failed = core.settle(0, why, True)
+            _log_error("%s of %s ended: %d calls failed", who, self._pool.names, failed)
+        elif reason or self._was_lost or not self.started.done():
+            self._fail_start(who, f"could not start: {reason or 'its host has ended'}", None)
+        # The supervisor may not have known of its end.
+        self._was_lost = not was_ready
         return None
+
+    def _set_ready(self) -> None:
+        super()._set_ready()
+        self._report_processes(False)
+
+    def _report_processes(self, have_ended: bool) -> None:
+        if process_role.worker.index == 0:
+            for _ in self._pool.devices:
+                self._pool.report(have_ended)
+
+
+def _log_error(line: str, *arguments: object) -> None:
+    import logging  # here, because importing it takes a fifth as long as all of ucall
+
+    logging.getLogger("ucall").error(line, *arguments)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from typing import Any
 
 from ucall._workers import process_role
 
-__all__ = ["PoolContext", "begin"]
+__all__ = ["PoolContext", "begin", "outlast_signals"]
 
 #: An option of prctl(2).
 _PR_SET_PDEATHSIG = 1
@@ -95,11 +95,11 @@ def begin() -> None:
     os.environ.pop(process_role.POOL, None)
     # A daemon could not start processes, and functions may.
     multiprocessing.current_process().daemon = False
-    _outlast_signals()
+    outlast_signals()
     _end_with_server()
 
 
-def _outlast_signals() -> None:
+def outlast_signals() -> None:
     """Leaves the signals that end a server to the server, which lets calls finish.
 
     SIGTERM gets a handler, because an ignored signal would be ignored by programs that functions

@@ -16,7 +16,7 @@ from ucall._server import checked, launch
 
 if TYPE_CHECKING:
     from ucall._asgi.mount import Application
-    from ucall._functions.batch_processes import BatchPool
+    from ucall._functions.batch_processes import BatchPool, Connect
     from ucall._functions.exceptions import ExceptionHandlers
     from ucall._functions.loading import Model
     from ucall._functions.process_hooks import ProcessHook
@@ -87,6 +87,8 @@ class Functions:
         self._pools: dict[int, Pool] = {}
         #: The processes of functions that take batches.
         self._batch_pools: list[BatchPool] = []
+        #: Connects with the processes that all workers share; ``None`` in other programs.
+        self.connect: Connect | None = None
         self._is_serving = False
         #: What processes that serve load before their first call.
         self._loaded: list[Model[Any]] = []
@@ -245,7 +247,7 @@ class Functions:
         self._added[name] = added
         self._insert(name, added, complete)
         if batch_pool is not None and self._is_serving:
-            self._start_batches(batch_pool)
+            self.start_batches(batch_pool)
         if self._tools is not None:
             self._tools.change()
         if self._models is not None:
@@ -555,14 +557,19 @@ class Functions:
             for pool in self._pools.values() if load_models else ():
                 pool.start()
             for batch_pool in self._batch_pools:
-                self._start_batches(batch_pool)
+                self.start_batches(batch_pool, self.connect)
         except BaseException:
             self.close_pools()
             raise
 
-    def _start_batches(self, pool: BatchPool) -> None:
+    def start_batches(self, pool: BatchPool, connect: Connect | None = None) -> None:
+        """Starts the processes of a pool: see `BatchPool.start`."""
         pool.exceptions = self._exceptions
-        pool.start()
+        pool.start(connect)
+
+    def batch_pool(self, key: str) -> BatchPool | None:
+        """The pool with this key, if any."""
+        return next((pool for pool in self._batch_pools if pool.key == key), None)
 
     def warm_up(self) -> Awaitable[None] | None:
         """Runs the batches of `ucall.Server.batch` with ``warm_up``, once in a process."""

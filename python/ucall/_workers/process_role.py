@@ -23,6 +23,7 @@ __all__ = [
     "DEVICE",
     "FD",
     "HEARTBEAT",
+    "HOST",
     "INDEX",
     "MULTIPROCESSING_MAIN",
     "POOL",
@@ -33,6 +34,7 @@ __all__ = [
     "WorkerPlace",
     "imported_module",
     "importing",
+    "is_host",
     "is_importing",
     "listen_host",
     "overridable",
@@ -58,6 +60,8 @@ HEARTBEAT: Final = "UCALL_WORKER_HEARTBEAT"
 INDEX: Final = "UCALL_WORKER_INDEX"
 #: Beside `INDEX`: the number of workers.
 COUNT: Final = "UCALL_WORKER_COUNT"
+#: In the environment of a worker that hosts the processes which all workers share, and no clients.
+HOST: Final = "UCALL_WORKER_HOST"
 #: Sent by a supervisor to each worker before SIGTERM: all workers stop.
 ALL_STOP: Final = b"stop\n"
 #: In the environment of a process of a pool, while it imports the module of its functions.
@@ -66,6 +70,7 @@ POOL: Final = "UCALL_POOL_PROCESS"
 DEVICE: Final = "UCALL_DEVICE"
 
 _is_worker: Final = WORKER in os.environ
+_is_host: Final = os.environ.pop(HOST, None) is not None
 
 #: The descriptor of the socket to the supervisor, until the server of a worker takes it over; -1 in
 #: other processes. A worker's children are no workers.
@@ -142,6 +147,11 @@ class StartupError(Exception):
 def is_worker() -> bool:
     """Whether a supervisor started this process."""
     return _is_worker
+
+
+def is_host() -> bool:
+    """Whether this is the worker that hosts the processes of all others."""
+    return _is_host
 
 
 def is_importing() -> bool:

@@ -4,6 +4,8 @@ The supervisor binds one socket, keeps it open, and passes it to all workers. So
 the workers that are ready, and none in the accept queue is reset. It has no engine, event loop or
 thread. Workers run the same program, with the descriptor of a control socket in their environment.
 On it they request the listening socket and their queues of AF_XDP, and report that they are ready.
+The first worker whose functions run batches in processes has the supervisor start one more, their
+host (`pool_host`), to which it passes a socket of each worker.
 A service manager hears from the supervisor alone: that all workers are ready, that they are
 being replaced, and, if it has a watchdog, a sign of life while each worker gives the supervisor its
 own.
@@ -16,6 +18,7 @@ own.
 | a successor dies before that | the worker continues, and no further one is replaced |
 | the first workers die | stop all workers and exit, unless --reload waits for a change |
 | SIGTERM, Ctrl-C | drain all workers; a second Ctrl-C kills them |
+| the host dies | logged, and started again when a worker asks |
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from typing import TYPE_CHECKING
 from ucall import _core
 from ucall._server import launch
 from ucall._workers import process_role, systemd
+from ucall._workers.hosts import Hosts, exit_reason
 
 if TYPE_CHECKING:
     from ucall.options import UDP
@@ -67,6 +71,8 @@ class Worker:
     #: When it gave its last sign of life; None before it is ready.
     last_beat: float | None = None
     received: bytes = b""
+    #: Those that it has sent for its host.
+    descriptors: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -112,6 +118,7 @@ class Supervisor:
         self._stdin = stdin
         self._slots = [WorkerSlot(number) for number in range(1, workers + 1)]
         self._retiring: list[Worker] = []
+        self._hosts = Hosts(command, stdin)
         #: Slots whose workers are to be replaced; the first one is in progress.
         self._rolling: list[WorkerSlot] = []
         self._tickets = secrets.token_bytes(32)
@@ -152,6 +159,7 @@ class Supervisor:
                 self._watcher.kill()
                 self._watcher.wait()
             self._kill_all()
+            self._hosts.kill()
             signal.set_wakeup_fd(wakeup_before)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -258,11 +266,12 @@ class Supervisor:
     def _handle_message(self, slot: WorkerSlot, worker: Worker) -> None:
         """Handles a worker's messages.
 
-        They are ``listen SCHEME PORT MODE HOST``, ``xdp INTERFACE PORT HOST``, ``ready`` and
-        ``beat``.
+        They are ``listen SCHEME PORT MODE HOST``, ``xdp INTERFACE PORT HOST``, ``host KEY`` with a
+        descriptor, ``ready`` and ``beat``.
         """
         try:
-            data = worker.control.recv(4096)
+            data, descriptors, _, _ = socket.recv_fds(worker.control, 4096, 16)
+            worker.descriptors.extend(descriptors)
         except OSError:
             data = b""
         if not data:
@@ -277,6 +286,8 @@ class Supervisor:
             elif what == "xdp":
                 interface, port, host = arguments
                 self._send_xdp(slot, worker, (interface, host, int(port)))
+            elif what == "host" and worker.descriptors:
+                self._hosts.connect(worker, arguments[0], worker.descriptors.pop(0))
             elif what == "beat" and worker.last_beat is not None:
                 worker.last_beat = time.monotonic()
             elif what == "ready":
@@ -353,7 +364,8 @@ class Supervisor:
             self._roll_next()
 
     def _reap(self) -> None:
-        """Handles the exits of workers."""
+        """Handles the exits of workers and hosts."""
+        self._hosts.reap()
         for worker in [worker for worker in self._retiring if worker.process.poll() is not None]:
             self._retiring.remove(worker)
             self._remove(worker)
@@ -369,6 +381,7 @@ class Supervisor:
     def _reap_orphans(self) -> None:
         """Reaps what process 1 of a container inherits: the children of workers that have died."""
         own = {worker.process.pid for worker in self._all_workers()}
+        own |= self._hosts.pids()
         if self._watcher is not None:
             own.add(self._watcher.pid)
         with suppress(ChildProcessError):
@@ -383,6 +396,9 @@ class Supervisor:
         if worker.control in self._selector.get_map():
             self._selector.unregister(worker.control)
         worker.control.close()
+        for descriptor in worker.descriptors:
+            os.close(descriptor)
+        self._hosts.remove(worker)
         if worker.page:
             self.counters.retire(worker.page)
             self._pages.append(worker.page)
@@ -391,8 +407,9 @@ class Supervisor:
     def _cancel_rolling(self, slot: WorkerSlot, successor: Worker) -> None:
         slot.successor, self._rolling = None, []
         self._remove(successor)
+        self._hosts.retire_unused()
         if not self._is_stopping:
-            how = _exit_reason(successor.process)
+            how = exit_reason(successor.process)
             log.error("the successor of worker %d %s; no worker is replaced", slot.number, how)
 
     def _replace(self, slot: WorkerSlot, worker: Worker) -> None:
@@ -400,7 +417,7 @@ class Supervisor:
         if self._is_stopping:
             return
         process = worker.process
-        log.error("worker %d (pid %d) %s", slot.number, process.pid, _exit_reason(process))
+        log.error("worker %d (pid %d) %s", slot.number, process.pid, exit_reason(process))
         self._schedule_restart(slot, time.monotonic() - worker.started_at)
 
     def _schedule_restart(self, slot: WorkerSlot, uptime_s: float) -> None:
@@ -432,6 +449,7 @@ class Supervisor:
         in_progress = [slot for slot in self._rolling if slot.successor is not None]
         # The successor in progress may have read the old source: its slot is listed again.
         self._rolling = in_progress[:1] + self._slots if in_progress else list(self._slots)
+        self._hosts.retire()
         if self._notifier is not None and self._is_reported:
             self._is_reported = False
             self._notifier.reloading()
@@ -497,7 +515,7 @@ class Supervisor:
                 watcher.wait()
                 log.error(
                     "the watcher of sources %s: source changes no longer restart the workers",
-                    _exit_reason(watcher),
+                    exit_reason(watcher),
                 )
             elif not self._is_stopping:
                 log.info("a source has changed: restarting")
@@ -524,17 +542,6 @@ def _anonymous_file() -> int:
         return os.memfd_create("ucall-counters")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
-
-
-def _exit_reason(process: subprocess.Popen[bytes]) -> str:
-    status = process.returncode
-    if status is not None and status < 0:
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:  # Only two of the real-time signals have a name.
-            name = f"signal {-status}"
-        return f"was killed by {name}"
-    return f"ended with status {status}"
 
 
 def command() -> list[str]:

@@ -69,6 +69,17 @@ class Control:
         os.set_inheritable(descriptors[0], False)
         return descriptors[0], bool(is_native), worker, workers
 
+    def connect_host(self, key: str) -> socket.socket:
+        """Connects with the pool of this key of the host, which the supervisor starts if need be.
+
+        Raises:
+            OSError: The supervisor has died.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._socket, [f"host {key}\n".encode()], [theirs.fileno()])
+        return ours
+
     def ready(self) -> None:
         """Reports that this worker accepts connections."""
         self._socket.sendall(b"ready\n")

@@ -5,9 +5,10 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ucall_proto::RpcError;
 use ucall_server::Token;
-use ucall_server::process_batches::{CallResult, ProcessBatch, SentCall};
+use ucall_server::process_batches::{
+    BatchHead, BatchResults, CallResult, Encoded, ProcessBatch, SentCall,
+};
 
 use crate::batch::BatchCalls;
 use crate::job_input::Contents;
@@ -22,11 +23,8 @@ pub(crate) struct SentBatch {
     waiting: Option<BatchCalls>,
     /// The calls of the batch that runs.
     running: Vec<(Token, Contents)>,
-    function: usize,
+    head: BatchHead,
     splits_arrays: bool,
-    timeout: Option<Duration>,
-    /// Whether it may begin once more in another process.
-    is_repeatable: bool,
     outcomes: Arc<Outcomes>,
 }
 
@@ -39,29 +37,14 @@ impl SentBatch {
         function: &ProcessFunction,
         outcomes: Arc<Outcomes>,
     ) -> Self {
-        Self {
-            token,
-            waiting: Some(calls),
-            running: Vec::new(),
+        let head = BatchHead {
             function: function.index(),
-            splits_arrays: procedure.takes_no_bytes(),
             timeout: procedure.timeout,
             is_repeatable: procedure.is_idempotent,
-            outcomes,
-        }
-    }
-
-    /// Whether it may begin once more; not again after that.
-    pub(crate) fn take_repetition(&mut self) -> bool {
-        mem::take(&mut self.is_repeatable)
-    }
-
-    /// Fails all calls. Returns how many they are.
-    pub(crate) fn fail(mut self, error: &RpcError) -> usize {
-        self.begin();
-        let count = self.running.len();
-        self.finish((0..count).map(|_| Err(error.clone())).collect());
-        count
+        };
+        let splits_arrays = procedure.takes_no_bytes();
+        let (waiting, running) = (Some(calls), Vec::new());
+        Self { token, waiting, running, head, splits_arrays, outcomes }
     }
 }
 
@@ -74,23 +57,24 @@ impl ProcessBatch for SentBatch {
         self.running.len()
     }
 
-    fn function(&self) -> usize {
-        self.function
+    fn calls(&self) -> usize {
+        self.running.len()
     }
 
-    fn calls(&self) -> Vec<SentCall<'_>> {
-        self.running.iter().map(|(_, contents)| sent(contents)).collect()
-    }
-
-    fn splits_arrays(&self) -> bool {
-        self.splits_arrays
+    fn message(&self) -> Encoded<'_> {
+        let calls: Vec<_> = self.running.iter().map(|(_, contents)| sent(contents)).collect();
+        Encoded::batch(self.head, &calls, self.splits_arrays)
     }
 
     fn timeout(&self) -> Option<Duration> {
-        self.timeout
+        self.head.timeout
     }
 
-    fn finish(self, results: Vec<Result<CallResult, RpcError>>) {
+    fn take_repetition(&mut self) -> bool {
+        mem::take(&mut self.head.is_repeatable)
+    }
+
+    fn finish(self: Box<Self>, results: BatchResults) {
         let text = |CallResult { text, parts }| ResultText { text: text.to_vec(), parts };
         let tokens = self.running.into_iter().map(|(token, _)| token);
         let outcomes = tokens.zip(results.into_iter().map(|result| result.map(text).into()));

@@ -10,14 +10,21 @@ mod runner;
 pub(crate) use batch::SentBatch;
 pub(crate) use runner::run_batches;
 
+use std::mem;
 use std::os::fd::{BorrowedFd, FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
-use ucall_server::process_batches::{ProcessEnd, ProcessQueue, serve_process};
+use ucall_server::process_batches::{
+    self, Peer, ProcessEnd, ProcessQueue, QueuedBatch, serve_process,
+};
 
 use crate::errors;
+
+/// Why a batch fails when the server closes its processes.
+const STOPS: &str = "the server stops";
 
 /// The processes of a pool, and the batches that wait for them.
 #[derive(Debug)]
@@ -27,11 +34,13 @@ struct Processes {
     parallel: usize,
 }
 
+type Queue = ProcessQueue<QueuedBatch>;
+
 #[derive(Debug)]
 struct State {
-    queue: Arc<ProcessQueue<SentBatch>>,
-    /// The batch that each process may have begun when it ended.
-    begun: Vec<Option<SentBatch>>,
+    queue: Arc<Queue>,
+    /// The batches that each process may have begun when it ended.
+    begun: Vec<Vec<QueuedBatch>>,
 }
 
 impl Processes {
@@ -39,7 +48,7 @@ impl Processes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn queue(&self) -> Arc<ProcessQueue<SentBatch>> {
+    fn queue(&self) -> Arc<Queue> {
         self.state().queue.clone()
     }
 }
@@ -57,7 +66,7 @@ impl BatchProcesses {
     #[new]
     fn new(count: usize, parallel: usize) -> Self {
         let queue = Arc::new(ProcessQueue::new(count, parallel));
-        let state = Mutex::new(State { queue, begun: (0..count).map(|_| None).collect() });
+        let state = Mutex::new(State { queue, begun: (0..count).map(|_| Vec::new()).collect() });
         Self(Arc::new(Processes { state, count, parallel }))
     }
 
@@ -72,21 +81,24 @@ impl BatchProcesses {
         self.0.queue().ready()
     }
 
-    /// Takes batches, after `close`.
-    fn open(&self) {
-        let processes = &self.0;
-        processes.state().queue = Arc::new(ProcessQueue::new(processes.count, processes.parallel));
+    /// Takes batches, after `close`: for its processes, or for the host that has them, which counts
+    /// as the first one.
+    fn open(&self, has_host: bool) {
+        let Processes { count, parallel, .. } = *self.0;
+        let (count, parallel) = if has_host { (1, usize::MAX) } else { (count, parallel) };
+        self.0.state().queue = Arc::new(ProcessQueue::new(count, parallel));
     }
 
-    /// Serves a process over a socket, which it closes, until the process has ended or is to be
-    /// killed. `exit` can be read when the process has ended; -1 if there is no such descriptor.
-    /// `on_ready` is called when the process takes batches.
+    /// Serves a process, or the host, over a socket, which it closes, until that has ended or is to
+    /// be killed. `exit` can be read when it has ended; -1 if there is no such descriptor.
+    /// `on_ready` is called when it takes batches.
     ///
     /// Returns how it has ended, and whether it was ready.
     fn serve(
         &self,
         py: Python<'_>,
         process: usize,
+        is_host: bool,
         socket: RawFd,
         exit: RawFd,
         on_ready: Py<PyAny>,
@@ -97,9 +109,10 @@ impl BatchProcesses {
         let exit = (exit >= 0).then(|| unsafe { BorrowedFd::borrow_raw(exit) });
         let queue = self.0.queue();
         let tell = || Python::attach(|py| drop(on_ready.call0(py)));
-        let left = py.detach(|| serve_process(&queue, process, socket, exit, tell));
-        if let Some(slot) = self.0.state().begun.get_mut(process) {
-            *slot = left.begun;
+        let peer = if is_host { Peer::Host } else { Peer::Process };
+        let left = py.detach(|| serve_process(&queue, process, peer, socket, exit, tell));
+        if let Some(begun) = self.0.state().begun.get_mut(process) {
+            *begun = left.begun;
         }
         let (end, reason) = match left.end {
             ProcessEnd::Closed => ("closed", String::new()),
@@ -111,31 +124,54 @@ impl BatchProcesses {
         (end, reason, left.was_ready)
     }
 
-    /// Ends the batch that a process had begun when it ended: its calls fail, or run in another
+    /// Passes on the batches of a worker, over a socket, which it closes, until the worker closes
+    /// its own.
+    fn serve_worker(&self, py: Python<'_>, socket: RawFd) -> PyResult<()> {
+        // SAFETY: the caller gives the descriptor away.
+        let socket = unsafe { UnixStream::from_raw_fd(socket) };
+        let (queue, closed) = (self.0.queue(), errors::aborted(STOPS));
+        let served = py.detach(|| process_batches::serve_worker(&queue, socket, &closed));
+        served.map_err(|error| PyOSError::new_err(error.to_string()))
+    }
+
+    /// Ends the batches that a process had begun when it ended: their calls fail, or run in another
     /// process if that `may_repeat` and they may run twice. Returns how many fail.
     fn settle(&self, process: usize, why: &str, may_repeat: bool) -> usize {
         let mut state = self.0.state();
-        let Some(mut batch) = state.begun.get_mut(process).and_then(Option::take) else { return 0 };
-        if may_repeat && batch.take_repetition() {
-            state.queue.set_lost(process, vec![batch]);
-            return 0;
+        let begun = state.begun.get_mut(process).map(mem::take).unwrap_or_default();
+        let (repeated, failed): (Vec<_>, Vec<_>) = begun
+            .into_iter()
+            .map(|mut batch| (may_repeat && batch.take_repetition(), batch))
+            .partition(|(is_repeated, _)| *is_repeated);
+        if !repeated.is_empty() {
+            state.queue.set_lost(process, repeated.into_iter().map(|(_, batch)| batch).collect());
         }
         drop(state);
-        batch.fail(&errors::aborted(why))
+        let error = errors::aborted(why);
+        failed.into_iter().map(|(_, batch)| process_batches::fail(batch, &error)).sum()
     }
 
     /// Fails the batches that wait, if no process is ready. Returns how many calls fail.
     fn fail_unserved(&self) -> usize {
-        let batches = self.0.queue().take_unserved();
-        batches.into_iter().map(|batch| batch.fail(&errors::internal())).sum()
+        let batches = self.0.queue().take_unserved().into_iter();
+        batches.map(|batch| process_batches::fail(batch, &errors::internal())).sum()
     }
 
     /// Takes no batches from now on. Those that wait fail.
     fn close(&self) {
         for batch in self.0.queue().close() {
-            batch.fail(&errors::aborted("the server stops"));
+            process_batches::fail(batch, &errors::aborted(STOPS));
         }
     }
+}
+
+/// Tells a worker, over a socket, which it closes, why it cannot have the processes of the host.
+#[pyfunction]
+pub(crate) fn refuse_worker(py: Python<'_>, socket: RawFd, reason: &str) {
+    // SAFETY: the caller gives the descriptor away.
+    let socket = unsafe { UnixStream::from_raw_fd(socket) };
+    // A worker that has ended needs no reason.
+    let _ = py.detach(|| process_batches::refuse_worker(socket, reason));
 }
 
 /// A function that runs in other processes.
@@ -159,8 +195,8 @@ impl ProcessFunction {
 
     /// Has a process run a batch.
     pub(crate) fn submit(&self, batch: SentBatch) {
-        if let Err(batch) = self.processes.queue().push(batch) {
-            batch.fail(&errors::aborted("the server stops"));
+        if let Err(batch) = self.processes.queue().push(Box::new(batch)) {
+            process_batches::fail(batch, &errors::aborted(STOPS));
         }
     }
 }

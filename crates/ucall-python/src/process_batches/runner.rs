@@ -79,15 +79,15 @@ impl Runner {
     ) -> io::Result<()> {
         let mut link = py.detach(|| ProcessLink::of_process(socket))?;
         if let Some(failure) = failure {
-            return link.send(MessageKind::Failed, &Encoded::text(failure.as_bytes()));
+            return link.send(MessageKind::Failed, 0, &Encoded::text(failure.as_bytes()));
         }
-        link.send(MessageKind::Ready, &Encoded::default())?;
+        link.send(MessageKind::Ready, 0, &Encoded::default())?;
         loop {
-            let Some((_, message)) = py.detach(|| link.receive())? else { continue };
+            let Some((_, number, message)) = py.detach(|| link.receive())? else { continue };
             let results = self.run(py, &message)?;
             // The last views of the memory of the inputs, unless the function has kept some.
             drop(message);
-            py.detach(|| link.send(MessageKind::Results, &Encoded::results(&results)))?;
+            py.detach(|| link.send(MessageKind::Results, number, &Encoded::results(&results)))?;
         }
     }
 
@@ -98,7 +98,7 @@ impl Runner {
         message: &Bytes,
     ) -> io::Result<Vec<Result<CallResult, RpcError>>> {
         let batch = read_batch(message).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
-        let procedure = self.procedures.get(batch.function);
+        let procedure = self.procedures.get(batch.head.function);
         let procedure = procedure.ok_or(ErrorKind::InvalidData)?;
         let mut results: Vec<_> = batch.calls.iter().map(|_| Err(errors::internal())).collect();
         let inputs = batch.calls.into_iter().map(contents).enumerate().collect();

@@ -25,8 +25,8 @@ use super::message::{ALIGNMENT, Encoded};
 const PREAMBLE: [u8; 8] = *b"ucallbp1";
 /// The first bytes of each message.
 const MAGIC: u64 = u64::from_le_bytes(*b"ucallmsg");
-/// Magic, kind, length, slot and descriptor.
-const HEAD_NUMBERS: usize = 5;
+/// Magic, kind, number, length, slot and descriptor.
+const HEAD_NUMBERS: usize = 6;
 const HEAD_BYTES: usize = 8 * HEAD_NUMBERS;
 /// Longer messages are in shared memory.
 const INLINE_BYTES_MAX: u64 = 16 * 1024;
@@ -45,7 +45,7 @@ pub enum MessageKind {
     Failed = 2,
     /// A batch.
     Batch = 3,
-    /// The results of the batch that was sent first.
+    /// The results of the batch with this number.
     Results = 4,
 }
 
@@ -56,6 +56,9 @@ impl MessageKind {
             .find(|kind| *kind as u64 == number)
     }
 }
+
+/// What a message is, its number and its bytes.
+pub type Received = (MessageKind, u64, Bytes);
 
 /// One side of the connection.
 #[derive(Debug)]
@@ -117,16 +120,31 @@ impl ProcessLink {
         self.socket.as_fd()
     }
 
+    /// Has a process's side never block, either.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn never_block(self) -> io::Result<Self> {
+        self.socket.set_nonblocking(true)?;
+        Ok(self)
+    }
+
     /// Whether a part of a message waits until the socket can be written.
     pub fn has_output(&self) -> bool {
         self.written < self.output.len()
     }
 
-    /// Sends a message, or as much of it as the socket takes.
+    /// Sends a message, or as much of it as the socket takes. A batch has a number, which its
+    /// results have, too.
     ///
     /// # Errors
     /// The socket is closed.
-    pub fn send(&mut self, kind: MessageKind, message: &Encoded<'_>) -> io::Result<()> {
+    pub fn send(
+        &mut self,
+        kind: MessageKind,
+        number: u64,
+        message: &Encoded<'_>,
+    ) -> io::Result<()> {
         let place = match &mut self.memory {
             Some(memory) if message.len() > INLINE_BYTES_MAX => {
                 let placed = memory.place_message(message.len(), &mut message.pieces());
@@ -135,7 +153,7 @@ impl ProcessLink {
             _ => None,
         };
         let SlotPlace { slot, descriptor } = place.unwrap_or(SlotPlace { slot: 0, descriptor: 0 });
-        for number in [MAGIC, kind as u64, message.len(), slot, descriptor] {
+        for number in [MAGIC, kind as u64, number, message.len(), slot, descriptor] {
             self.output.extend_from_slice(&number.to_le_bytes());
         }
         if place.is_none() {
@@ -171,12 +189,12 @@ impl ProcessLink {
         Ok(())
     }
 
-    /// The next message; `None` if it has not arrived, on the side that never blocks.
+    /// The next message; `None` if it has not arrived, on a side that never blocks.
     ///
     /// # Errors
     /// `InvalidData` if the other side has written something else, `ConnectionReset` if it has
     /// ended before it read all messages, `UnexpectedEof` if it has ended.
-    pub fn receive(&mut self) -> io::Result<Option<(MessageKind, Bytes)>> {
+    pub fn receive(&mut self) -> io::Result<Option<Received>> {
         let mut buffer = [0; READ_BYTES];
         loop {
             if let Some(message) = self.take_message()? {
@@ -192,7 +210,7 @@ impl ProcessLink {
         }
     }
 
-    fn take_message(&mut self) -> io::Result<Option<(MessageKind, Bytes)>> {
+    fn take_message(&mut self) -> io::Result<Option<Received>> {
         let Some(head) = self.input.first_chunk::<HEAD_BYTES>() else {
             let sent = &MAGIC.to_le_bytes()[..self.input.len().min(8)];
             return if self.input.starts_with(sent) { Ok(None) } else { Err(invalid()) };
@@ -201,14 +219,14 @@ impl ProcessLink {
         for (number, bytes) in numbers.iter_mut().zip(head.chunks_exact(8)) {
             *number = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
         }
-        let [magic, kind, len, slot, descriptor] = numbers;
+        let [magic, kind, number, len, slot, descriptor] = numbers;
         let kind = MessageKind::of_number(kind).filter(|_| magic == MAGIC);
         let kind = kind.filter(|_| len <= MESSAGE_BYTES_MAX).ok_or_else(invalid)?;
         if slot > 0 {
             let memory = self.memory.as_mut().ok_or_else(invalid)?;
             let taken = take_from(memory, SlotPlace { slot, descriptor }, len);
             self.input.drain(..HEAD_BYTES);
-            return Ok(Some((kind, taken.map_err(|_| invalid())?)));
+            return Ok(Some((kind, number, taken.map_err(|_| invalid())?)));
         }
         let end = HEAD_BYTES + len as usize;
         let Some(bytes) = self.input.get(HEAD_BYTES..end) else { return Ok(None) };
@@ -217,7 +235,7 @@ impl ProcessLink {
             true => self.input = Vec::new(),
             false => drop(self.input.drain(..end)),
         }
-        Ok(Some((kind, message)))
+        Ok(Some((kind, number, message)))
     }
 }
 
@@ -260,14 +278,14 @@ mod tests {
         let text = vec![7; 8 << 20];
         let sent = text.clone();
         let reader = thread::spawn(move || process.receive().unwrap().unwrap());
-        server.send(MessageKind::Batch, &Encoded::text(&sent)).unwrap();
+        server.send(MessageKind::Batch, 7, &Encoded::text(&sent)).unwrap();
         while server.has_output() {
             let wanted = Wanted { descriptor: server.socket(), writable: true };
             wait_for_any([wanted], None).unwrap();
             server.flush().unwrap();
         }
-        let (kind, message) = reader.join().unwrap();
-        assert!(kind == MessageKind::Batch && message == text);
+        let (kind, number, message) = reader.join().unwrap();
+        assert!(kind == MessageKind::Batch && number == 7 && message == text);
         assert_eq!(message.as_ptr() as usize % ALIGNMENT as usize, 0);
     }
 
@@ -278,7 +296,7 @@ mod tests {
         let mut process = ProcessLink::of_process(other).unwrap();
         let text = vec![7; INLINE_BYTES_MAX as usize + 1];
         for _ in 0..3 {
-            server.send(MessageKind::Batch, &Encoded::text(&text)).unwrap();
+            server.send(MessageKind::Batch, 7, &Encoded::text(&text)).unwrap();
             assert!(!server.has_output());
             let head = process.socket.read(&mut [0; READ_BYTES]).unwrap();
             assert_eq!(head, HEAD_BYTES, "only the head is in the socket");

@@ -1,10 +1,10 @@
 //! The bytes of a batch and of its results, between a server and the process that runs the batch.
 //!
-//! A directory comes first: its length, of a batch its function, the number of calls, and what each
-//! call has. The texts and
-//! the parts of all calls follow from the next multiple of [`ALIGNMENT`], at the positions that the
-//! directory has. Parts of the same index that are arrays of one shape and dtype lie one after
-//! another, so a process can read those of all calls as one array.
+//! A directory comes first: its length, of a batch its [`BatchHead`], the number of calls, and what
+//! each call has. The texts and the parts of all calls follow from the next multiple of
+//! [`ALIGNMENT`], at the positions that the directory has. Parts of the same index that are arrays
+//! of one shape and dtype lie one after another, so a process can read those of all calls as one
+//! array.
 //!
 //! A process may write anything to its socket, so a message is checked before it is used. The texts
 //! in it are JSON that this library wrote.
@@ -12,6 +12,7 @@
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ucall_proto::arrays::{DIMENSIONS_MAX, DType, Tensor, npy};
@@ -19,6 +20,8 @@ use ucall_proto::{Part, Parts, ResultFormat, ResultPart, RpcError, part_referenc
 
 /// Arrays are read fastest from the start of a cache line.
 pub(super) const ALIGNMENT: u64 = 64;
+/// As good as no limit: 584 years.
+const NANOS_MAX: u128 = u64::MAX as u128;
 
 /// One call of a batch, as the server sends it.
 #[derive(Clone, Copy, Debug)]
@@ -42,11 +45,22 @@ pub struct ReceivedCall {
     pub results: ResultFormat,
 }
 
+/// What a batch is, besides its calls.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct BatchHead {
+    /// The index of its function.
+    pub function: usize,
+    /// How long it may run in its process, once that has begun it.
+    pub timeout: Option<Duration>,
+    /// Whether it may begin once more in another process.
+    pub is_repeatable: bool,
+}
+
 /// A batch, as the process gets it.
 #[derive(Clone, Debug)]
 pub struct ReceivedBatch {
-    /// The index of its function.
-    pub function: usize,
+    /// What it is.
+    pub head: BatchHead,
     /// Its calls.
     pub calls: Vec<ReceivedCall>,
 }
@@ -92,12 +106,14 @@ impl Document<'_> {
 }
 
 impl<'a> Encoded<'a> {
-    /// A batch of the function with this index. With `splits_arrays` each part that is a `.npy`
-    /// file is sent as the items of its array: for functions whose params take arrays, not bytes.
-    pub fn batch(function: usize, calls: &[SentCall<'a>], splits_arrays: bool) -> Self {
+    /// A batch. With `splits_arrays` each part that is a `.npy` file is sent as the items of its
+    /// array: for functions whose params take arrays, not bytes.
+    pub fn batch(head: BatchHead, calls: &[SentCall<'a>], splits_arrays: bool) -> Self {
         let mut encoded = Self::default();
         encoded.start();
-        encoded.put_number(function as u64);
+        encoded.put_number(head.function as u64);
+        encoded.put_number(head.timeout.map_or(0, |it| it.as_nanos().clamp(1, NANOS_MAX) as u64));
+        encoded.put(&[u8::from(head.is_repeatable)]);
         encoded.put_number(calls.len() as u64);
         let documents = encoded.place_documents(calls, splits_arrays);
         encoded.put_number(documents.len() as u64);
@@ -141,6 +157,11 @@ impl<'a> Encoded<'a> {
             }
         }
         encoded.end()
+    }
+
+    /// A message that was received.
+    pub fn received(message: &'a [u8]) -> Self {
+        Self { directory: Vec::new(), body: vec![(0, message)], body_bytes: message.len() as u64 }
     }
 
     /// A text alone.
@@ -284,13 +305,21 @@ impl<'a> Encoded<'a> {
     }
 }
 
+/// Reads what a batch is, and the number of its calls.
+///
+/// # Errors
+/// It is none.
+pub fn read_batch_head(message: &Bytes) -> Result<(BatchHead, usize), InvalidMessage> {
+    MessageReader::new(message)?.head()
+}
+
 /// Reads a batch. Its parts are in the memory of the message.
 ///
 /// # Errors
 /// It is none.
 pub fn read_batch(message: &Bytes) -> Result<ReceivedBatch, InvalidMessage> {
     let mut reader = MessageReader::new(message)?;
-    let (function, count) = (reader.number()?, reader.count()?);
+    let (head, count) = reader.head()?;
     let mut documents = Vec::new();
     for _ in 0..reader.count()? {
         let parts = reader.parts()?;
@@ -308,7 +337,7 @@ pub fn read_batch(message: &Bytes) -> Result<ReceivedBatch, InvalidMessage> {
         Ok(ReceivedCall { params, parts, results })
     };
     let calls = (0..count).map(call).collect::<Result<_, _>>()?;
-    Ok(ReceivedBatch { function, calls })
+    Ok(ReceivedBatch { head, calls })
 }
 
 /// Reads the results of a batch. Their bytes are in the memory of the message.
@@ -378,6 +407,14 @@ impl<'a> MessageReader<'a> {
         let directory = message.get(start.len()..len).ok_or(InvalidMessage)?;
         let body_at = len.next_multiple_of(ALIGNMENT as usize).min(message.len());
         Ok(Self { directory, body: message.slice(body_at..) })
+    }
+
+    fn head(&mut self) -> Result<(BatchHead, usize), InvalidMessage> {
+        let function = self.number()?;
+        let timeout = Some(u64::from_le_bytes(self.eight()?)).filter(|nanos| *nanos > 0);
+        let timeout = timeout.map(Duration::from_nanos);
+        let is_repeatable = self.byte()? == 1;
+        Ok((BatchHead { function, timeout, is_repeatable }, self.count()?))
     }
 
     /// The number of calls, each of which has at least a byte in the directory.

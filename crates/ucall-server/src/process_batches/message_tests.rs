@@ -38,8 +38,13 @@ fn a_batch_is_read_as_it_was_written() {
     let none = SentCall { params: None, parts: None, results: ResultFormat::Json };
     let text = br#"[{"$part":0}]"#;
     let calls = [call(text, &parts), none, call(b"", &parts)];
-    let read = read_batch(&whole(&Encoded::batch(7, &calls, false))).unwrap();
-    assert_eq!((read.function, read.calls.len()), (7, 3));
+    let timeout = Some(Duration::from_millis(20));
+    let head = BatchHead { function: 7, timeout, is_repeatable: true };
+    let message = whole(&Encoded::batch(head, &calls, false));
+    assert_eq!(read_batch_head(&message), Ok((head, 3)));
+    assert_eq!(whole(&Encoded::received(&message)), message);
+    let read = read_batch(&message).unwrap();
+    assert_eq!((read.head, read.calls.len()), (head, 3));
     let read = read.calls;
     assert_eq!(read[0].params.as_deref(), Some(&text[..]));
     assert_eq!(read[0].results, ResultFormat::Parts);
@@ -54,7 +59,8 @@ fn arrays_of_one_shape_lie_one_after_another() {
     let rows: Vec<Parts> = (0..3).map(|row| file(&[row; 12], &[3])).collect();
     let other = file(&[9; 16], &[4]);
     let calls: Vec<_> = rows.iter().chain([&other]).map(|parts| call(ROW, parts)).collect();
-    let read = read_batch(&whole(&Encoded::batch(0, &calls, true))).unwrap().calls;
+    let message = whole(&Encoded::batch(BatchHead::default(), &calls, true));
+    let read = read_batch(&message).unwrap().calls;
     let part = |index: usize| read[index].parts.as_ref().unwrap().get(0).unwrap();
     let start = part(0).bytes.as_ptr() as usize;
     for row in 0..3 {
@@ -75,7 +81,7 @@ fn a_part_is_sent_once_and_only_to_calls_that_refer_to_it() {
     let texts: Vec<String> =
         [[0, 3], [2, 4]].map(|[x, y]| format!(r#"[{{"$part":{x}}},{{"$part": {y} }}]"#)).into();
     let calls: Vec<_> = texts.iter().map(|text| call(text.as_bytes(), &parts)).collect();
-    let encoded = Encoded::batch(0, &calls, true);
+    let encoded = Encoded::batch(BatchHead::default(), &calls, true);
     let read = read_batch(&whole(&encoded)).unwrap().calls;
     let (one, two) = (read[0].parts.as_ref().unwrap(), read[1].parts.as_ref().unwrap());
     assert!(Arc::ptr_eq(one, two) && one.get(1).is_none() && one.get(5).is_none());
@@ -109,7 +115,7 @@ fn results_are_read_as_they_were_written() {
 fn a_changed_message_is_refused_or_read_within_its_bytes() {
     let rows: Vec<Parts> = (0..2).map(|row| file(&[row; 12], &[3])).collect();
     let calls: Vec<_> = rows.iter().map(|parts| call(ROW, parts)).collect();
-    let batch = whole(&Encoded::batch(0, &calls, true));
+    let batch = whole(&Encoded::batch(BatchHead::default(), &calls, true));
     let text = Bytes::from_static(b"[1]");
     let results = [Ok(CallResult { text, parts: Vec::new() }), Err(RpcError::new(1, "no"))];
     let results = whole(&Encoded::results(&results));
@@ -123,7 +129,7 @@ fn a_changed_message_is_refused_or_read_within_its_bytes() {
                 let _ = (read_batch(&changed), read_results(&changed));
             }
         }
-        assert!(read_batch(&message.slice(..23)).is_err());
+        assert!(read_batch(&message.slice(..32)).is_err());
         assert!(read_results(&message.slice(..15)).is_err());
     }
 }

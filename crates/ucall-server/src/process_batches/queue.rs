@@ -106,6 +106,11 @@ impl<J> ProcessQueue<J> {
         }
     }
 
+    /// How many batches wait for a process.
+    pub fn waiting(&self) -> usize {
+        self.state().waiting.len()
+    }
+
     /// How many processes take batches.
     pub fn ready(&self) -> usize {
         self.state().processes.iter().filter(|process| process.wake.is_some()).count()

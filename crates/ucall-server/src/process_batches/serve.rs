@@ -1,38 +1,60 @@
 //! Serves one process on a thread of the server: sends it batches, and takes their results.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::fmt::Debug;
+use std::io::{self, ErrorKind};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucall_engine::{WakeFlag, Wanted, wait_for_any};
 use ucall_proto::RpcError;
 
+use super::QueuedBatch;
 use super::link::{MessageKind, ProcessLink};
-use super::message::{CallResult, Encoded, SentCall, read_results};
+use super::message::{CallResult, Encoded, read_results};
 use super::queue::ProcessQueue;
+use super::waiter::Waiter;
+
+/// The results of the calls of a batch, in their order.
+pub type BatchResults = Vec<Result<CallResult, RpcError>>;
 
 /// A batch that waits for a process or runs in it.
-pub trait ProcessBatch {
+pub trait ProcessBatch: Debug {
     /// Begins the batch: drops the calls that have ended. Returns how many are left.
     fn begin(&mut self) -> usize;
 
-    /// The index of its function.
-    fn function(&self) -> usize;
+    /// The number of its calls, once it has begun.
+    fn calls(&self) -> usize;
 
-    /// Its calls.
-    fn calls(&self) -> Vec<SentCall<'_>>;
-
-    /// Whether the parts of its calls are arrays alone.
-    fn splits_arrays(&self) -> bool;
+    /// What its process gets.
+    fn message(&self) -> Encoded<'_>;
 
     /// How long it may run in its process, once that has begun it.
     fn timeout(&self) -> Option<Duration>;
 
+    /// Whether it may begin once more; not again after that.
+    fn take_repetition(&mut self) -> bool;
+
     /// Passes on the results of its calls, which are as many.
-    fn finish(self, results: Vec<Result<CallResult, RpcError>>);
+    fn finish(self: Box<Self>, results: BatchResults);
+}
+
+/// Fails all calls of a batch. Returns how many they are.
+pub fn fail(mut batch: QueuedBatch, error: &RpcError) -> usize {
+    batch.begin();
+    let calls = batch.calls();
+    batch.finish((0..calls).map(|_| Err(error.clone())).collect());
+    calls
+}
+
+/// What runs the batches at the other end of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// A process, which runs one batch after another.
+    Process,
+    /// The host of the processes that all workers share (`forward.rs`). It limits the time of
+    /// batches, and runs several at once.
+    Host,
 }
 
 /// Why a process gets no more batches.
@@ -52,37 +74,47 @@ pub enum ProcessEnd {
 
 /// What a process leaves.
 #[derive(Debug)]
-pub struct Left<B> {
+pub struct Left {
     /// Why it gets no more batches.
     pub end: ProcessEnd,
     /// Whether it took batches before.
     pub was_ready: bool,
-    /// The batch that it may have begun. The others are in the queue again.
-    pub begun: Option<B>,
+    /// The batches that it may have begun, of a process one. The others are in the queue again.
+    pub begun: Vec<QueuedBatch>,
 }
 
 /// Serves a process until it ends, is to be killed, or the queue is closed. `exit` can be read when
 /// the process has ended; its children may keep the socket open. `on_ready` is called when the
 /// process takes batches.
-pub fn serve_process<B: ProcessBatch>(
-    queue: &ProcessQueue<B>,
+pub fn serve_process(
+    queue: &ProcessQueue<QueuedBatch>,
     process: usize,
+    peer: Peer,
     socket: UnixStream,
     exit: Option<BorrowedFd<'_>>,
     on_ready: impl FnOnce(),
-) -> Left<B> {
+) -> Left {
     let mut running = VecDeque::new();
-    let served = Server::new(socket, on_ready).map(|mut server| {
+    let served = Server::new(socket, peer, on_ready).map(|mut server| {
         let end = server.serve(queue, process, exit, &mut running);
         (end, server.is_ready())
     });
     let (end, was_ready) = served.unwrap_or((Stopped::new(ProcessEnd::Died), false));
-    let begun = match end.is_unread && running.len() == 1 {
-        true => None,
-        false => running.pop_front(),
+    let begun = match peer {
+        Peer::Host => running.len(),
+        Peer::Process if end.is_unread && running.len() == 1 => 0,
+        Peer::Process => 1,
     };
-    queue.set_lost(process, running.into());
+    let mut batches = running.into_iter().map(|running| running.batch);
+    let begun = batches.by_ref().take(begun).collect();
+    queue.set_lost(process, batches.collect());
     Left { end: end.end, was_ready, begun }
+}
+
+/// A batch that was sent.
+struct Running {
+    number: u64,
+    batch: QueuedBatch,
 }
 
 struct Stopped {
@@ -111,36 +143,33 @@ impl From<io::Error> for Stopped {
 /// The server's side of one process.
 struct Server<F> {
     link: ProcessLink,
+    peer: Peer,
     /// Called once the process takes batches.
     on_ready: Option<F>,
-    wake: Arc<WakeFlag>,
-    /// Can be read when the thread was woken.
-    woken: UnixStream,
+    waiter: Waiter,
+    /// The number of the last batch.
+    number: u64,
     /// When the process could begin the batch that it runs.
     begun: Instant,
 }
 
 impl<F: FnOnce()> Server<F> {
-    fn new(socket: UnixStream, on_ready: F) -> io::Result<Self> {
-        let (waker, woken) = UnixStream::pair()?;
-        waker.set_nonblocking(true)?;
-        woken.set_nonblocking(true)?;
-        // If its buffer is full, there is enough to read.
-        let wake = Arc::new(WakeFlag::new(move || drop((&waker).write(&[0]))));
-        let (link, on_ready) = (ProcessLink::of_server(socket)?, Some(on_ready));
-        Ok(Self { link, on_ready, wake, woken, begun: Instant::now() })
+    fn new(socket: UnixStream, peer: Peer, on_ready: F) -> io::Result<Self> {
+        let (waiter, link) = (Waiter::new()?, ProcessLink::of_server(socket)?);
+        let on_ready = Some(on_ready);
+        Ok(Self { link, peer, on_ready, waiter, number: 0, begun: Instant::now() })
     }
 
     fn is_ready(&self) -> bool {
         self.on_ready.is_none()
     }
 
-    fn serve<B: ProcessBatch>(
+    fn serve(
         &mut self,
-        queue: &ProcessQueue<B>,
+        queue: &ProcessQueue<QueuedBatch>,
         process: usize,
         exit: Option<BorrowedFd<'_>>,
-        running: &mut VecDeque<B>,
+        running: &mut VecDeque<Running>,
     ) -> Stopped {
         let mut has_ended = false;
         loop {
@@ -156,8 +185,7 @@ impl<F: FnOnce()> Server<F> {
             if has_ended {
                 return Stopped::new(ProcessEnd::Died);
             }
-            let timeout = running.front().and_then(B::timeout);
-            match self.wait(exit, timeout.map(|timeout| self.begun + timeout)) {
+            match self.wait(exit, running) {
                 Ok(None) => return Stopped::new(ProcessEnd::DeadlinePassed),
                 // Its last message may have arrived before.
                 Ok(Some(ended)) => has_ended = ended,
@@ -167,16 +195,16 @@ impl<F: FnOnce()> Server<F> {
     }
 
     /// Takes the messages that have arrived.
-    fn receive<B: ProcessBatch>(
+    fn receive(
         &mut self,
-        queue: &ProcessQueue<B>,
+        queue: &ProcessQueue<QueuedBatch>,
         process: usize,
-        running: &mut VecDeque<B>,
+        running: &mut VecDeque<Running>,
     ) -> Result<(), Stopped> {
-        while let Some((kind, message)) = self.link.receive()? {
+        while let Some((kind, number, message)) = self.link.receive()? {
             match kind {
                 MessageKind::Ready if !self.is_ready() => {
-                    queue.set_ready(process, self.wake.clone());
+                    queue.set_ready(process, self.waiter.wake().clone());
                     self.on_ready.take().into_iter().for_each(|on_ready| on_ready());
                 }
                 MessageKind::Failed if !self.is_ready() => {
@@ -186,16 +214,12 @@ impl<F: FnOnce()> Server<F> {
                 MessageKind::Results => {
                     let results = read_results(&message);
                     let results = results.map_err(|_| Stopped::new(ProcessEnd::Invalid))?;
-                    let calls = running.front().map(|batch| batch.calls().len());
-                    if calls != Some(results.len()) {
-                        return Err(Stopped::new(ProcessEnd::Invalid));
-                    }
+                    let batch = take(running, number, results.len());
+                    let batch = batch.ok_or_else(|| Stopped::new(ProcessEnd::Invalid))?;
                     // First, so that the next batch is assigned while these results are passed on.
                     queue.finished(process);
                     self.begun = Instant::now();
-                    if let Some(batch) = running.pop_front() {
-                        batch.finish(results);
-                    }
+                    batch.finish(results);
                 }
                 _ => return Err(Stopped::new(ProcessEnd::Invalid)),
             }
@@ -204,13 +228,13 @@ impl<F: FnOnce()> Server<F> {
     }
 
     /// Sends the batches that the process was assigned.
-    fn send<B: ProcessBatch>(
+    fn send(
         &mut self,
-        queue: &ProcessQueue<B>,
+        queue: &ProcessQueue<QueuedBatch>,
         process: usize,
-        running: &mut VecDeque<B>,
+        running: &mut VecDeque<Running>,
     ) -> Result<(), Stopped> {
-        self.wake.take_notification();
+        self.waiter.wake().take_notification();
         self.link.flush()?;
         while let Some(mut batch) = queue.take(process) {
             if batch.begin() == 0 {
@@ -221,44 +245,40 @@ impl<F: FnOnce()> Server<F> {
             if running.is_empty() {
                 self.begun = Instant::now();
             }
-            running.push_back(batch);
-            if let Some(batch) = running.back() {
-                let calls = batch.calls();
-                let message = Encoded::batch(batch.function(), &calls, batch.splits_arrays());
-                self.link.send(MessageKind::Batch, &message)?;
+            self.number += 1;
+            let number = self.number;
+            running.push_back(Running { number, batch });
+            if let Some(Running { batch, .. }) = running.back() {
+                self.link.send(MessageKind::Batch, number, &batch.message())?;
             }
         }
         Ok(())
     }
 
     /// Waits until there may be something to do. Returns whether the process has ended; `None` if
-    /// the deadline has passed.
+    /// the deadline of the batch that it runs has passed.
     fn wait(
         &mut self,
         exit: Option<BorrowedFd<'_>>,
-        deadline: Option<Instant>,
+        running: &VecDeque<Running>,
     ) -> io::Result<Option<bool>> {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = running.front().and_then(|running| running.batch.timeout());
+        let timeout = timeout.filter(|_| self.peer == Peer::Process);
+        let left = timeout.map(|timeout| {
+            self.begun
+                .checked_add(timeout)
+                .map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()))
+        });
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(None);
         }
-        if !self.wake.prepare_to_sleep() {
-            return Ok(Some(false));
-        }
-        let wanted = |descriptor, writable| Wanted { descriptor, writable };
-        let socket = wanted(self.link.socket(), self.link.has_output());
-        let woken = wanted(self.woken.as_fd(), false);
-        let (is_woken, has_ended) = match exit {
-            Some(exit) => {
-                let ready = wait_for_any([socket, woken, wanted(exit, false)], left)?;
-                (ready[1], ready[2])
-            }
-            None => (wait_for_any([socket, woken], left)?[1], false),
-        };
-        self.wake.clear_sleeping();
-        if is_woken {
-            let _ = (&self.woken).read(&mut [0; 64]);
-        }
-        Ok(Some(has_ended))
+        self.waiter.wait(&self.link, exit, left).map(Some)
     }
+}
+
+/// Takes the batch with this number, if it has so many calls.
+fn take(running: &mut VecDeque<Running>, number: u64, calls: usize) -> Option<QueuedBatch> {
+    let is_it = |it: &Running| it.number == number && it.batch.calls() == calls;
+    let index = running.iter().position(is_it)?;
+    running.remove(index).map(|running| running.batch)
 }
