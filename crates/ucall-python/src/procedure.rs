@@ -146,6 +146,8 @@ pub(crate) struct BatchRules {
     pub(crate) executor: Executor,
     /// Whether the function is a generator of lists.
     pub(crate) yields: bool,
+    /// Whether a call may be heavier than a batch: its function runs once for each batch of it.
+    pub(crate) splits_calls: bool,
 }
 
 /// The attributes of `BatchRules` in `python/ucall/_functions/registration.py`.
@@ -159,6 +161,7 @@ pub(crate) struct BatchOptions {
     max_weight: Option<u64>,
     slots: Option<usize>,
     process_count: usize,
+    rows: bool,
 }
 
 impl BatchRules {
@@ -177,14 +180,15 @@ impl BatchRules {
         let running_max = parallel.saturating_mul(process_count.max(1));
         let weight_max = options.max_weight;
         let limits = BatchLimits { size_max, wait_max, running_max, waiting_max, weight_max };
-        Ok(Self { limits, executor, yields })
+        Ok(Self { limits, executor, yields, splits_calls: options.rows })
     }
 }
 
 impl BatchRules {
     /// Checks that a call of this weight may be in a batch.
     pub(crate) fn check_weight(&self, weight: u64) -> Result<(), ConversionFault> {
-        let Some(max) = self.limits.weight_max.filter(|max| weight > *max) else { return Ok(()) };
+        let weight_max = self.limits.weight_max.filter(|_| !self.splits_calls);
+        let Some(max) = weight_max.filter(|max| weight > *max) else { return Ok(()) };
         let problem = format!("expected a weight of at most max_weight, {max}, got {weight}");
         Err(ConversionFault::value(problem))
     }

@@ -67,13 +67,18 @@ class _Function:
     def describe(self) -> _core.ProcessDescription:
         from ucall._functions import batches, signatures
 
-        hints = signatures.evaluate_annotations(self.function, self.name)
-        signature = batches.describe(self.function, self.name, hints, self.types)
+        function, rules = self.function, self.rules
+        hints = signatures.evaluate_annotations(function, self.name)
+        signature = batches.describe(function, self.name, hints, self.types, rows=rules.rows)
+        if rules.rows:
+            from ucall._functions import rows
+
+            function = rows.wrap(function, self.name, hints, rules)
         if self.rules.warm_up is not None:
             from ucall._functions.warm_up import WarmUp
 
             WarmUp(self.name, self.function, hints, self.rules, in_thread=False).run()
-        return self.name, self.function, signature, self.types.encode
+        return self.name, function, signature, self.types.encode
 
 
 class BatchPool:
@@ -128,8 +133,9 @@ class BatchPool:
         self, function: Function, name: str, rules: BatchRules, types: TypeRegistry
     ) -> _core.ProcessFunction:
         """Adds a function; returns what the core gets in its place."""
-        # The server weighs the calls: by a function that a process may not find.
-        rules = replace(rules, weight=None, max_weight=None)
+        if not rules.rows:
+            # The server weighs the calls: by a function that a process may not find.
+            rules = replace(rules, weight=None, max_weight=None)
         self.functions.append(_Function(function, name, rules, types))
         return self.core.function(len(self.functions) - 1)
 

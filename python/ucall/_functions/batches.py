@@ -22,13 +22,19 @@ from ucall.types.messages import Takes, UnsupportedType, type_name
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["describe", "is_array", "item_of"]
+__all__ = ["describe", "has_rows", "is_array", "item_of"]
 
 
 def describe(
-    function: Callable[..., Any], name: str, hints: dict[str, object], registry: TypeRegistry
+    function: Callable[..., Any],
+    name: str,
+    hints: dict[str, object],
+    registry: TypeRegistry,
+    *,
+    rows: bool = False,
 ) -> list[signatures.Parameter]:
-    """The parameters of one call, with what the calls of a batch give for each.
+    """The parameters of one call, with what the calls of a batch give for each. With ``rows`` that
+    of a call is a list or an array, too.
 
     Raises:
         TypeError: A parameter cannot be that of a batch; the message names it.
@@ -37,10 +43,13 @@ def describe(
 
     def noted_item_of(annotation: Any) -> Any:
         annotations.append(annotation)
-        return item_of(annotation)
+        item = item_of(annotation)
+        return annotation if rows else item
 
     signature = signatures.describe(function, name, hints, registry, noted_item_of) or []
     columns = [_column_of(annotation) for annotation in annotations]
+    if rows:
+        columns = ["list" if column == "stacked" else column for column in columns]
     if "stacked" in columns and signatures.yields(function):
         raise TypeError(f"{name}: a batch that yields takes lists, and no arrays")
     described = [_parameter(*it, name) for it in zip(signature, columns, strict=True)]
@@ -48,6 +57,11 @@ def describe(
         problem = "a batch needs a parameter that is a list or an array, with an item of each call"
         raise TypeError(f"{name}: {problem}")
     return described
+
+
+def has_rows(annotation: Any) -> bool:
+    """Whether a parameter has an item of each call, or several."""
+    return _column_of(annotation) != "scalar"
 
 
 def _column_of(annotation: Any) -> str:

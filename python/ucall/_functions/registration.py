@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ucall._functions import signatures
@@ -50,6 +50,8 @@ class BatchRules:
     processes: int | None = None
     #: The devices of the processes, which take them in turn.
     devices: Sequence[str] | None = None
+    #: Whether a call has several rows, which may be in several batches.
+    rows: bool = False
 
     def __post_init__(self) -> None:
         self._check_processes()
@@ -72,10 +74,10 @@ class BatchRules:
     def _check_slots(self, slots: int) -> None:
         checked.positive("slots", slots)
         rules = (self.max_size, self.max_wait_ms, self.parallel, self.weight, self.warm_up)
-        if rules != (64, 0, 1, None, None):
+        if rules != (64, 0, 1, None, None) or self.rows:
             raise TypeError(
                 "slots: a generator with slots takes calls as they come, "
-                "and no max_size, max_wait_ms, parallel, weight or warm_up"
+                "and no max_size, max_wait_ms, parallel, weight, warm_up or rows"
             )
 
     def _check_processes(self) -> None:
@@ -236,13 +238,19 @@ def register(
     if batch is not None:
         from ucall._functions import batches
 
-        items = batches.describe(function, name, hints, registry)
+        items = batches.describe(function, name, hints, registry, rows=batch.rows)
         if batch_pool is not None:
             if any(takes == "context" for _, _, takes, *_ in items):
                 problem = "a context stays in the server's process: serve it by threads=True"
                 raise TypeError(f"{name}: takes the contexts of its calls; {problem}")
             in_process = batch_pool.add(function, name, batch, registry)
-            return Registration(in_process, items, "thread", batch, None, hints)
+            rules = _rules_of_calls(batch) if batch.rows else batch
+            return Registration(in_process, items, "thread", rules, None, hints)
+        if batch.rows:
+            from ucall._functions import rows
+
+            joining, rules = rows.wrap(function, name, hints, batch), _rules_of_calls(batch)
+            return Registration(joining, items, mode, rules, described, hints)
         return Registration(function, items, mode, batch, described, hints)
     signature = signatures.describe(function, name, hints, registry)
     if pool is not None:
@@ -257,6 +265,15 @@ def register(
 
         function = wrappers.adapt(function, is_async, yields)
     return Registration(function, signature, mode, None, described, hints)
+
+
+def _rules_of_calls(batch: BatchRules) -> BatchRules:
+    """The limits of calls that have rows: they weigh as much as these."""
+    from ucall._functions import rows
+
+    weight = rows.weigh_by(batch.weight, batch.max_weight)
+    max_weight = batch.max_size if batch.weight is None else batch.max_weight
+    return replace(batch, weight=weight, max_weight=max_weight)
 
 
 #: The core's modes of functions that return and of generators: async, in a thread, neither. Each
@@ -285,7 +302,7 @@ def described_run(mode: str, processes: int | None, batch: BatchRules | None) ->
     if batch is not None and batch.slots is not None:
         parts.append(f"in {batch.slots} slots")
     elif batch is not None:
-        parts.append(f"in batches of up to {batch.max_size}")
+        parts.append(f"in batches of up to {batch.max_size}{' rows' if batch.rows else ''}")
     if processes is None and batch is not None:
         processes = batch.process_count or None
     if processes is not None:

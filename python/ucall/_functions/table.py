@@ -222,7 +222,8 @@ class Functions:
             in_thread = registration.mode in ("thread", "thread_generator")
             warm_up = WarmUp(name, function, registration.hints, batch, in_thread)
         held = frozenset(required)
-        takes_batches = batch is not None and registration.described is None
+        takes_items = batch is not None and not batch.rows
+        takes_batches = takes_items and registration.described is None
         shown = registration.described or function
         runs = described_run(registration.mode, processes, batch)
         served = Served(shown, registration.hints, takes_batches, idempotent, tool, held, runs)
@@ -237,7 +238,7 @@ class Functions:
             "is_idempotent": idempotent,
             "scopes": required,
         }
-        encode = self._encoder_of(registration, batch is not None)
+        encode = self._encoder_of(registration, takes_items)
         added = _Added(registration, self._checked_hooks(middleware), has_spans, encode, options)
         complete = self._complete(name, added, self._hooks)
         self.methods.served = {**self.methods.served, name: served}

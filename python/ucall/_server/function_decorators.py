@@ -58,6 +58,7 @@ class FunctionDecorators:
         parallel: int = 1,
         processes: int | None = None,
         devices: Sequence[str] | None = None,
+        rows: bool = False,
         max_waiting: int | None = None,
         weight: Callable[..., int] | None = None,
         max_weight: int | None = None,
@@ -82,6 +83,7 @@ class FunctionDecorators:
         parallel: int = 1,
         processes: int | None = None,
         devices: Sequence[str] | None = None,
+        rows: bool = False,
         max_waiting: int | None = None,
         weight: Callable[..., int] | None = None,
         max_weight: int | None = None,
@@ -106,6 +108,7 @@ class FunctionDecorators:
         parallel: int = 1,
         processes: int | None = None,
         devices: Sequence[str] | None = None,
+        rows: bool = False,
         max_waiting: int | None = None,
         weight: Callable[..., int] | None = None,
         max_weight: int | None = None,
@@ -149,6 +152,9 @@ class FunctionDecorators:
                 server, which listens when all are ready; one that dies is replaced.
             devices: Names of devices, such as ``["cuda:0", "cuda:1"]``, which the processes take in
                 turn: see `device`.
+            rows: Has each call pass several items, as a list or along the first axis of an array,
+                and get as many results. The function gets those of all calls, one after another;
+                the items of one call may be in several batches.
             warm_up: A value for each parameter, such as ``("a text",)``. Batches of 1, 2, 4 and so
                 on up to ``max_size`` run with it before ``/readyz`` turns green, where those of
                 callers will, after the startup hooks and models; the log has their times. If one
@@ -175,6 +181,7 @@ class FunctionDecorators:
                 slots,
                 processes,
                 devices,
+                rows,
             ),
             "max_waiting": max_waiting,
             "stream": StreamRules(stream, overflow),
