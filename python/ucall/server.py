@@ -223,7 +223,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             auth is not None,
             ReplyOptions(debug, limits.max_reply_bytes),
         )
-        self._lifespan.preparation += [self._functions.start_pools, self._functions.warm_up]
+        self._lifespan.preparation += [self._functions.pools.start, self._functions.warm_up]
         self.title = checked.text("title", title)
         self.version = checked.text("version", version)
         self.description = checked.text("description", description)
@@ -326,7 +326,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             from ucall._workers import worker
 
             control = worker.prepare(self._core, self._udp, on_drain)
-            self._functions.connect = control.connect_host
+            self._functions.pools.connect = control.connect_host
             return self._run(max_cycles, max_seconds, registration, control.ready)
         if workers is not None:
             from ucall._workers.supervisor import supervise

@@ -1,4 +1,4 @@
-"""The functions of one server: their names, the types they use and their pools of processes."""
+"""The functions of one server: their names, the types they use and how they run."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ucall import _core
 from ucall._functions.methods import Methods, NativeMethod, ReplyOptions, Served
+from ucall._functions.pools import Pools
 from ucall._routes import browser_client, explorer
 from ucall._routes.discovery import Discovery
 from ucall._server import checked, launch
 
 if TYPE_CHECKING:
     from ucall._asgi.mount import Application
-    from ucall._functions.batch_processes import BatchPool, Connect
-    from ucall._functions.exceptions import ExceptionHandlers
-    from ucall._functions.loading import Model
-    from ucall._functions.process_hooks import ProcessHook
-    from ucall._functions.process_pool import Pool
     from ucall._functions.registration import (
         BatchRules,
         Hook,
@@ -73,29 +69,18 @@ class Functions:
         self._core = core
         self._max_body_bytes = max_body_bytes
         self._has_auth = has_auth
-        self._replies = replies
         self._spans = spans
         self._threads = threads
         self._timeout_ms = timeout_ms
         self.methods = Methods(image_pixels)
         self._added: dict[str, _Added] = {}
-        self._exceptions: ExceptionHandlers | None = None
         #: The hooks of the server, from the outside in.
         self._hooks: tuple[Hook, ...] = ()
         #: The names of methods that other servers answer; some end in ``*``.
         self._relayed: set[str] = set()
-        self._pools: dict[int, Pool] = {}
-        #: The processes of functions that take batches.
-        self._batch_pools: list[BatchPool] = []
-        #: Connects with the processes that all workers share; ``None`` in other programs.
-        self.connect: Connect | None = None
-        self._is_serving = False
-        #: What processes that serve load before their first call.
-        self._loaded: list[Model[Any]] = []
+        self.pools = Pools(core, replies)
         #: The batches that run before the server listens, by their functions' names.
         self._warm_ups: dict[str, WarmUp] = {}
-        #: Run in each process of a pool that starts from now on.
-        self._process_hooks: list[ProcessHook] = []
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
         #: The methods of the routes at ``/``.
         self._root_methods: list[str] = []
@@ -196,14 +181,14 @@ class Functions:
             raise ValueError(
                 f"{name}: scopes: expected a server with auth, whose users have scopes"
             )
-        batch_pool = None if batch is None else self._batch_pool_of(batch)
+        batch_pool = None if batch is None else self.pools.of_batches(batch)
         registration = register(
             function,
             name,
             self.methods.types,
             threads=threads,
             threads_by_default=self._threads,
-            pool=None if processes is None else self._pool_of(processes),
+            pool=None if processes is None else self.pools.of_calls(processes),
             timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             max_waiting=max_waiting,
             batch=batch,
@@ -247,8 +232,8 @@ class Functions:
             self._warm_ups[name] = warm_up
         self._added[name] = added
         self._insert(name, added, complete)
-        if batch_pool is not None and self._is_serving:
-            self.start_batches(batch_pool)
+        if batch_pool is not None and self.pools.is_serving:
+            self.pools.start_batches(batch_pool)
         if self._tools is not None:
             self._tools.change()
         if self._models is not None:
@@ -282,12 +267,12 @@ class Functions:
         """Makes errors of exceptions: see `ucall.Server.on_exception`."""
         if self._core.is_running:
             raise RuntimeError("on_exception: the server runs already: register it before")
-        if self._exceptions is None:
+        if self.pools.exceptions is None:
             from ucall._functions.exceptions import ExceptionHandlers
 
-            self._exceptions = ExceptionHandlers()
-            _core.set_error_finder(self._core, self._exceptions.find)
-        self._exceptions.add(kind, handler)
+            self.pools.exceptions = ExceptionHandlers()
+            _core.set_error_finder(self._core, self.pools.exceptions.find)
+        self.pools.exceptions.add(kind, handler)
 
     def _checked_hooks(self, hooks: Iterable[Hook]) -> tuple[Hook, ...]:
         if not hooks:
@@ -485,93 +470,6 @@ class Functions:
         replaces_page = not prefix and "GET" not in self._root_methods
         _core.insert_mount(self._core, prefix, app, lifespan.state, replaces_page)
 
-    def _pool_of(self, processes: int) -> Pool:
-        """The pool of this size, which all functions with it share."""
-        from ucall._functions.process_pool import Pool
-
-        checked.positive("processes", processes)
-        return self._pools.setdefault(
-            processes, Pool(processes, self._process_hooks, self._count_processes)
-        )
-
-    def _batch_pool_of(self, rules: BatchRules) -> BatchPool | None:
-        """The processes with these devices, which all functions share that have the same."""
-        if not (devices := rules.process_devices):
-            return None
-        from ucall._functions.batch_processes import BatchPool
-
-        for pool in self._batch_pools:
-            if pool.fits(devices, rules.parallel):
-                return pool
-        hooks, report = self._process_hooks, self._count_processes
-        pool = BatchPool(devices, rules.parallel, hooks, self._replies, report)
-        self._batch_pools.append(pool)
-        return pool
-
-    def add_process_hook(self, hook: Callable[..., object]) -> None:
-        """Registers a hook of the pools' processes: see `ucall.Server.on_process_start`."""
-        from ucall._functions import process_hooks
-
-        self._process_hooks.append(process_hooks.describe_hook(hook))
-
-    def add_model(self, model: Model[Any]) -> None:
-        """Registers a model: see `ucall.Server.model`."""
-        self._loaded.append(model)
-        self.is_async |= model.is_async
-        if model.in_processes is not False:
-            self._process_hooks.append((model.load, False))
-
-    def load_model(self, model: Model[Any]) -> Awaitable[None] | None:
-        """Loads a model that this process needs."""
-        has_processes = bool(self._pools or self._batch_pools)
-        elsewhere = has_processes if model.in_processes is None else model.in_processes
-        if elsewhere or model.is_loaded:
-            return None
-        loading = model.load()
-        if loading is not None:
-            return self._await_loaded(model, loading)
-        self._count_loaded(model)
-        return None
-
-    async def _await_loaded(self, model: Model[Any], loading: Awaitable[None]) -> None:
-        await loading
-        self._count_loaded(model)
-
-    def _count_loaded(self, model: Model[Any]) -> None:
-        _core.count_loaded_model(self._core, model.name, False)
-
-    def _count_processes(self, has_ended: bool) -> None:
-        """A process of a pool is ready, or has ended."""
-        for model in self._loaded:
-            if model.in_processes is not False:
-                _core.count_loaded_model(self._core, model.name, has_ended)
-
-    def start_pools(self) -> None:
-        """Starts the processes of functions that take batches; those of calls if they load models.
-
-        Raises:
-            RuntimeError: A process could not start.
-        """
-        load_models = any(model.in_processes is not False for model in self._loaded)
-        self._is_serving = True
-        try:
-            for pool in self._pools.values() if load_models else ():
-                pool.start()
-            for batch_pool in self._batch_pools:
-                self.start_batches(batch_pool, self.connect)
-        except BaseException:
-            self.close_pools()
-            raise
-
-    def start_batches(self, pool: BatchPool, connect: Connect | None = None) -> None:
-        """Starts the processes of a pool: see `BatchPool.start`."""
-        pool.exceptions = self._exceptions
-        pool.start(connect)
-
-    def batch_pool(self, key: str) -> BatchPool | None:
-        """The pool with this key, if any."""
-        return next((pool for pool in self._batch_pools if pool.key == key), None)
-
     def warm_up(self) -> Awaitable[None] | None:
         """Runs the batches of `ucall.Server.batch` with ``warm_up``, once in a process."""
         cold = [it for it in self._warm_ups.values() if not it.is_warm]
@@ -591,14 +489,6 @@ class Functions:
 
     def _report_warm(self, warm_up: WarmUp, began: float) -> None:
         launch.announce(warm_up.described(time.perf_counter() - began))
-
-    def close_pools(self) -> None:
-        """Ends the processes of all pools."""
-        self._is_serving = False
-        for pool in self._pools.values():
-            pool.close()
-        for batch_pool in self._batch_pools:
-            batch_pool.close()
 
 
 def _absent() -> None:

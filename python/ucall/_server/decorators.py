@@ -102,7 +102,7 @@ class Decorators(FunctionDecorators):
         Raises:
             TypeError: It is no function, or takes more than the number.
         """
-        self._functions.add_process_hook(hook)
+        self._functions.pools.add_process_hook(hook)
         return hook
 
     def inference(self, methods: str | Iterable[str] | None = None) -> None:

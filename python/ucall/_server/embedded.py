@@ -101,6 +101,6 @@ async def serve(
         if embedded_loop is not None:
             embedded_loop.close()
         core.close_embedded(driver)
-        parts.functions.close_pools()
+        parts.functions.pools.close()
         if has_begun:
             await parts.lifespan.end_async(_calls())

@@ -77,8 +77,11 @@ class ModelDecorators:
 
         def add(load: Callable[..., T]) -> Model[T]:
             model: Model[T] = Model(load, in_processes)
-            self._functions.add_model(model)
-            self._lifespan.startup.append(functools.partial(self._functions.load_model, model))
+            self._functions.pools.add_model(model)
+            self._functions.is_async |= model.is_async
+            self._lifespan.startup.append(
+                functools.partial(self._functions.pools.load_model, model)
+            )
             return model
 
         return add if load is None else add(load)

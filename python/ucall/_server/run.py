@@ -95,7 +95,7 @@ def _take_turns(driver: _core.LoopDriver) -> None:
 
 
 def _end(parts: ServerParts, driver: _core.LoopDriver) -> None:
-    parts.functions.close_pools()
+    parts.functions.pools.close()
     loop: Loop | None = driver.event_loop
     if loop is None:
         return parts.lifespan.end()

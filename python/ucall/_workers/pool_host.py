@@ -71,10 +71,10 @@ class _Host:
                 threads = [*filter(threading.Thread.is_alive, threads), thread]
         for thread in threads:
             thread.join()
-        self._functions.close_pools()
+        self._functions.pools.close()
 
     def _serve_worker(self, key: str, descriptor: int) -> None:
-        pool = self._functions.batch_pool(key)
+        pool = self._functions.pools.find(key)
         if pool is None:
             reason = (
                 "the host of the workers' processes has other functions: register them before "
@@ -91,7 +91,7 @@ class _Host:
     def _start(self, pool: BatchPool) -> None:
         with self._starting:
             try:
-                self._functions.start_batches(pool)
+                self._functions.pools.start_batches(pool)
             except BaseException:
                 pool.close()
                 raise
