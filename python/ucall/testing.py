@@ -1,15 +1,17 @@
 """Tests of a server's functions in the process of the test, without a port.
 
-import pytest
-from ucall.testing import TestClient
+With a fixture of pytest::
 
-@pytest.fixture
-def client():
-    with TestClient(app.server) as client:
-        yield client
+    import pytest
+    from ucall.testing import TestClient
 
-def test_sum(client):
-    assert client.sum(2, 3).json == 5
+    @pytest.fixture
+    def client():
+        with TestClient(app.server) as client:
+            yield client
+
+    def test_sum(client):
+        assert client.sum(2, 3).json == 5
 """
 
 from __future__ import annotations
