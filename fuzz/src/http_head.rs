@@ -14,7 +14,11 @@ pub fn run(input: &[u8]) {
     let cuts = random.cuts(head.len());
     let limits = HeadLimits::default();
     check_head(head, &cuts, &limits);
-    check_head(head, &cuts, &HeadLimits { bytes_max: random.below(200), headers_max: 4 });
+    check_head(
+        head,
+        &cuts,
+        &HeadLimits { bytes_max: random.below(200), headers_max: 4, ..HeadLimits::default() },
+    );
     check_cached(head, &mut random, &limits);
 }
 

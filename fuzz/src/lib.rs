@@ -10,6 +10,7 @@
 
 pub mod base64;
 pub mod chunked;
+pub mod coded;
 pub mod connection;
 pub mod datagrams;
 pub mod endpoints;
@@ -64,6 +65,7 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("base64", base64::run),
     ("chunked", chunked::run),
+    ("coded", coded::run),
     ("connection", connection::run),
     ("datagrams", datagrams::run),
     ("endpoints", endpoints::run),

@@ -169,7 +169,7 @@ macro_rules! targets {
 }
 
 targets! {
-    base64 chunked connection datagrams endpoints frames http_head json_stream json_values npy
+    base64 chunked coded connection datagrams endpoints frames http_head json_stream json_values npy
     params pickle queue_frames queue_session raw_documents relay relay_replies rpc_document tls
     websocket
     xdp_frames

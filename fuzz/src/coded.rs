@@ -1,0 +1,51 @@
+//! Bodies in gzip and zstd.
+
+use ucall_proto::coding::{Coding, DecodeError, Decoder};
+
+use crate::random::Random;
+
+/// More of a body is not decoded.
+const BYTES_MAX: usize = 1 << 20;
+
+/// A body is the same, or the same error, however it was cut and whatever room there is for it; a
+/// decoder fills the memory that it is given and no more.
+///
+/// # Panics
+/// When it is not.
+pub fn run(input: &[u8]) {
+    let (mut random, body) = Random::of_input(input);
+    for coding in [Coding::Gzip, Coding::Zstd] {
+        let whole = decode(coding, &[body], 64 << 10);
+        let pieces = random.pieces(body);
+        let room = 1 + random.below(5_000);
+        let cut = decode(coding, &pieces, room);
+        let is_long = |it: &Result<Vec<u8>, _>| it.as_ref().is_ok_and(|it| it.len() >= BYTES_MAX);
+        if !is_long(&whole) && !is_long(&cut) {
+            assert!(whole == cut, "{coding:?}: cuts change the body");
+        }
+    }
+}
+
+fn decode(coding: Coding, pieces: &[&[u8]], room: usize) -> Result<Vec<u8>, DecodeError> {
+    let mut decoder = Decoder::new(coding).expect("there is memory");
+    let mut body = Vec::new();
+    for piece in pieces {
+        let mut rest = *piece;
+        loop {
+            let mut out = Vec::with_capacity(room);
+            let capacity = out.capacity();
+            let decoded = decoder.decode(rest, &mut out)?;
+            assert_eq!(out.capacity(), capacity, "a decoder does not grow its output");
+            rest = &rest[decoded.used..];
+            body.extend_from_slice(&out);
+            if body.len() >= BYTES_MAX {
+                return Ok(body);
+            }
+            if rest.is_empty() && !decoded.has_more {
+                break;
+            }
+            assert!(decoded.used > 0 || !out.is_empty(), "a decoder goes on");
+        }
+    }
+    Ok(body)
+}
