@@ -44,7 +44,7 @@ from ucall.errors import (
     RPCError,
     TimeoutError,
 )
-from ucall.options import TLS, UDP, Broker, Limits, Observability, Timeouts
+from ucall.options import TLS, UDP, Broker, Compression, Limits, Observability, Timeouts
 from ucall.server import Server
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ __all__ = [
     "Broker",
     "Call",
     "Certificate",
+    "Compression",
     "Connection",
     "ConnectionError",
     "Context",

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, dataclass_transform
 
 from ucall._server import checked
 
-__all__ = ["TLS", "UDP", "Broker", "Limits", "Observability", "Timeouts"]
+__all__ = ["TLS", "UDP", "Broker", "Compression", "Limits", "Observability", "Timeouts"]
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
@@ -335,6 +335,30 @@ class Observability(Options):
         return None if self.access_log is None else (self.access_log, self.access_log_sample)
 
 
+class Compression(Options):
+    """Compresses replies in gzip or zstd, for clients that accept it: see docs/compression.md.
+
+    ``Server(compression=Compression())``. Not for replies with a secret beside what a caller sent:
+    their length then tells of the secret.
+
+    Args:
+        min_bytes: Length from which a reply is compressed. Streams are, whatever their length.
+        max_bytes: Length up to which it is: a megabyte holds up other calls for some milliseconds.
+    """
+
+    min_bytes: int = 1_024
+    max_bytes: int = 4_194_304
+
+    _variables: ClassVar[Mapping[str, str]] = {
+        "min_bytes": "compression_min_bytes",
+        "max_bytes": "compression_max_bytes",
+    }
+
+    def limits(self) -> dict[str, float]:
+        """The same, as the core takes them."""
+        return {f"compression.{name}": value for name, value in vars(self).items()}
+
+
 class Broker(Options):
     """Where a server registers, so that clients find and call it through NATS: see docs/scale.md.
 
@@ -359,6 +383,7 @@ GROUPS: dict[str, type[Options]] = {
     "tls": TLS,
     "udp": UDP,
     "observability": Observability,
+    "compression": Compression,
 }
 #: The parameter and the field of each option in a class, by its name in variables.
 PLACES = {it.variable(name): (group, name) for group, it in GROUPS.items() for name in it.names()}
@@ -405,13 +430,13 @@ def types_of(options: type[Options] | Callable[..., object]) -> dict[str, str]:
     return {name: it.removesuffix(" | None") for name, it in written.items() if name[0] != "_"}
 
 
-def moved(options: Mapping[str, object], known: Iterable[str]) -> TypeError:
-    """The error of keyword arguments that are not among those that `ucall.Server` knows."""
+def moved(options: Mapping[str, object], constructor: Callable[..., object]) -> TypeError:
+    """The error of keyword arguments that the constructor of `ucall.Server` does not know."""
     name = min(options)
     if name in PLACES:
         group, field = PLACES[name]
         return TypeError(f"{name} is now {group}={GROUPS[group].__name__}({field}=…)")
-    return _unknown("Server", name, known)
+    return _unknown("Server", name, types_of(constructor))
 
 
 def _unknown(owner: str, name: str, known: Iterable[str]) -> TypeError:

@@ -22,7 +22,7 @@ from ucall._server.mounting import Mounting
 from ucall._server.run import ServerParts, run_server
 from ucall._server.tls import tls_settings
 from ucall._workers import process_role
-from ucall.options import TLS, UDP, Broker, Limits, Observability, Timeouts, moved, types_of
+from ucall.options import TLS, UDP, Broker, Compression, Limits, Observability, Timeouts, moved
 
 if TYPE_CHECKING:
     from ucall._core import Context
@@ -92,6 +92,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         tls: Serves under TLS: `ucall.TLS`.
         udp: Answers calls in UDP datagrams, too, on the same port: `ucall.UDP`.
         observability: Metrics, access log and traces: `ucall.Observability`.
+        compression: Compresses replies for clients that accept it: `ucall.Compression`.
         title: The name of the program, for its description.
         version: Of the program.
         description: What the program does.
@@ -135,6 +136,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         tls: TLS | None = None,
         udp: UDP | None = None,
         observability: Observability | None = None,
+        compression: Compression | None = None,
         title: str = "ucall",
         version: str = "0.1.0",
         description: str = "",
@@ -143,13 +145,14 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         **others: Never,
     ) -> None:
         if others:
-            raise moved(others, types_of(Server.__init__))
+            raise moved(others, Server.__init__)
         checked.options(
             limits=(limits, Limits),
             timeouts=(timeouts, Timeouts),
             tls=(tls, TLS),
             udp=(udp, UDP),
             observability=(observability, Observability),
+            compression=(compression, Compression),
         )
         limits, timeouts = limits or Limits(), timeouts or Timeouts()
         observability = observability or Observability()
@@ -159,9 +162,9 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             vars(limits) | vars(timeouts) | vars(observability) | ({} if udp is None else vars(udp))
         )
         # An option that is a limit has the same name in the core.
-        core_limits: dict[str, float] = {
-            name: given[name] for name in _core.Server.default_limits() if name in given
-        }
+        core_limits: dict[str, float] = {} if compression is None else compression.limits()
+        names = _core.Server.default_limits().keys() & given.keys()
+        core_limits |= {name: given[name] for name in names}
         threads = process_role.threads if threads is None else threads
         if threads is not None:
             core_limits["max_threads"] = threads

@@ -1,4 +1,4 @@
-"""Compressed bodies of requests."""
+"""Compressed bodies of requests, and compressed replies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import json
 import socket
 import subprocess
 import threading
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import aiohttp
 import httpx
@@ -157,3 +159,144 @@ def test_decoded_bodies_are_held_until_their_client_leaves(serve: Serve) -> None
         client.sendall(request("gzip", body)[:-1])
         assert eventually(lambda: status() == 503)
     assert eventually(lambda: status() == 200)
+
+
+def text(length: int) -> str:
+    return "x" * length
+
+
+async def later_text(length: int) -> str:
+    return "x" * length
+
+
+def numbers(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def compressing(serve: Serve) -> str:
+    functions = (text, later_text, numbers, size)
+    server = serve(*functions, compression_min_bytes=100, compression_max_bytes=1_000_000)
+
+    @server.http("/page")
+    def page(request: ucall.HttpRequest) -> ucall.HttpResponse:
+        kind = request.headers["x-type"]
+        query = unquote(request.query)
+        headers = dict(it.split("=") for it in query.split("&") if it)
+        return ucall.HttpResponse("y" * 1_000, content_type=kind, headers=headers)
+
+    @server.http("/parts")
+    async def parts(request: ucall.HttpRequest) -> AsyncIterator[str]:
+        for number in range(3):
+            yield f"part {number}" + " " * 1_000
+
+    return f"http://127.0.0.1:{server.port}"
+
+
+def curl(url: str, *options: str) -> tuple[str, bytes]:
+    """The head and the decoded body that curl gets."""
+    command = ["curl", "-s", "-i", "--compressed", *options, url]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    head, _, body = done.stdout.partition(b"\r\n\r\n")
+    return head.decode(), body
+
+
+@pytest.mark.parametrize("accepted", ["gzip", "zstd", "gzip;q=0.5, zstd;q=0.4"])
+def test_curl_gets_compressed_replies(serve: Serve, accepted: str) -> None:
+    url = compressing(serve)
+    coding = accepted.split(";")[0]
+    accepts = ("-H", f"Accept-Encoding: {accepted}")
+    for method in ("text", "later_text"):
+        for length in (10, 90_000):
+            head, body = curl(url, *accepts, "-d", call(method, length=length).decode())
+            assert json.loads(body)["result"] == "x" * length
+            assert (f"Content-Encoding: {coding}" in head) == (length > 10), head
+            assert "Vary: Accept-Encoding" in head or length == 10
+    head, body = curl(f"{url}/text", *accepts, "--json", '{"length": 5000}')
+    assert json.loads(body) == "x" * 5_000 and f"Content-Encoding: {coding}" in head
+    head, body = curl(f"{url}/page", *accepts, "-H", "X-Type: text/html")
+    assert body == b"y" * 1_000 and f"Content-Encoding: {coding}" in head
+    head, body = curl(f"{url}/parts", *accepts)
+    assert len(body) == 3 * 1_006
+
+
+@pytest.mark.parametrize(
+    ("kind", "headers", "coded"),
+    [
+        ("application/json", "", True),
+        ("application/problem+json; charset=utf-8", "", True),
+        ("image/svg+xml", "", True),
+        ("image/png", "", False),
+        ("application/octet-stream", "", False),
+        ("text/plain", "Cache-Control=private,no-transform", False),
+        ("text/plain", "Content-Encoding=identity", False),
+        ("text/plain", 'ETag="a"', True),
+    ],
+)
+def test_what_a_route_sends_compressed(serve: Serve, kind: str, headers: str, coded: bool) -> None:
+    url = compressing(serve)
+    sent = {"X-Type": kind, "Accept-Encoding": "gzip"}
+    response = httpx.get(f"{url}/page?{headers}", headers=sent)
+    assert response.text == "y" * 1_000
+    assert (response.headers.get("content-encoding") == "gzip") == coded
+    assert ("accept-encoding" in response.headers.get("vary", "").lower()) == coded
+    if "ETag" in headers:
+        assert response.headers["etag"] == 'W/"a"'
+    head = httpx.head(f"{url}/page?{headers}", headers=sent)
+    assert head.headers["content-length"] == "1000" and not head.content
+
+
+def test_httpx_and_aiohttp_get_compressed_replies(serve: Serve) -> None:
+    url = compressing(serve)
+    response = httpx.post(url, content=call("text", length=5_000))
+    assert response.headers["content-encoding"] in ("gzip", "zstd")
+    assert response.json()["result"] == "x" * 5_000
+
+    async def post() -> Any:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, data=call("text", length=5_000)) as reply,
+        ):
+            assert reply.headers["Content-Encoding"] in ("gzip", "zstd")
+            return (await reply.json())["result"]
+
+    assert asyncio.run(post()) == "x" * 5_000
+    with Client(url) as client:  # Ours accepts none.
+        assert client.text(length=5_000).json == "x" * 5_000
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
+def test_each_item_of_a_stream_arrives_when_it_is_made(serve: Serve, accept: str) -> None:
+    proceed = threading.Event()
+
+    def steps() -> Iterator[str]:
+        yield "first"
+        proceed.wait(60)
+        yield "second"
+
+    server = serve(steps, threads=1, compression_min_bytes=100)
+    headers = {"Accept": accept, "Accept-Encoding": "gzip"}
+    url = f"http://127.0.0.1:{server.port}"
+    with httpx.stream("POST", url, content=call("steps"), headers=headers) as response:
+        assert response.headers["content-encoding"] == "gzip"
+        received = ""
+        for piece in response.iter_text():
+            received += piece
+            if "first" in received and not proceed.is_set():
+                assert "second" not in received
+                proceed.set()
+    assert "second" in received and '"result"' in received
+
+
+def test_a_server_compresses_nothing_by_default(serve: Serve) -> None:
+    server = serve(text)
+    response = httpx.post(f"http://127.0.0.1:{server.port}", content=call("text", length=5_000))
+    assert "content-encoding" not in response.headers and "vary" not in response.headers
+
+
+def test_the_options_are_checked() -> None:
+    for options, problem in (
+        ({"min_bytes": 0}, "compression.min_bytes: expected an int from 1"),
+        ({"min_bytes": 9, "max_bytes": 8}, "compression.max_bytes: expected at least"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            ucall.Server(port=0, compression=ucall.Compression(**options))

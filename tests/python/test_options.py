@@ -24,7 +24,7 @@ def test_the_defaults_are_those_of_the_core() -> None:
 
 def test_every_option_is_documented_and_has_a_place() -> None:
     own = set(inspect.signature(ucall.Server).parameters) - {"others"}
-    assert len(own) <= 25 and own >= set(GROUPS)
+    assert len(own) <= 26 and own >= set(GROUPS)
     assert len(PLACES) == sum(len(group.names()) for group in GROUPS.values())
     assert not set(PLACES) & own
     documented = [(ucall.Server, own), *((it, it.names()) for it in CLASSES)]

@@ -47,7 +47,7 @@ pub use endpoint::{
     ParamKind, percent_decoded,
 };
 pub use keys::KeySet;
-pub use limits::Limits;
+pub use limits::{Compression, Limits};
 pub use lines::{Lines, ReplyLines};
 pub use rpc::frame::{
     Attachment, FRAME_ALIGNMENT, FRAME_BYTE, FRAME_MEDIA_TYPE, FrameError, FrameHead,

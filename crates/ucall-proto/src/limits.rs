@@ -14,6 +14,8 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// How many times its length a compressed body may have when it is decoded.
     pub body_ratio_max: usize,
+    /// Which replies over HTTP are compressed; `None`: none.
+    pub compression: Option<Compression>,
     /// Chunk extensions and trailers of one body, together.
     pub chunk_overhead_bytes_max: usize,
     /// Arrays and objects inside one another.
@@ -80,7 +82,22 @@ pub struct Limits {
     pub discard_timeout: Duration,
 }
 
+/// Which replies are compressed for clients that accept it.
+#[derive(Clone, Copy, Debug)]
+pub struct Compression {
+    /// The length from which replies are compressed.
+    pub bytes_min: usize,
+    /// The length up to which they are: compression takes time of the worker.
+    pub bytes_max: usize,
+}
+
 impl Limits {
+    /// Compresses replies of these lengths for clients that accept it.
+    pub fn compress(&mut self, compression: Compression) {
+        self.compression = Some(compression);
+        self.head.negotiates_coding = true;
+    }
+
     /// The largest `nesting_max` to offer: code that builds values out of params recurses once a
     /// level. The scanner does not recurse.
     pub const NESTING_MAX: usize = 1_024;
@@ -92,6 +109,7 @@ impl Default for Limits {
             head: HeadLimits::default(),
             body_bytes_max: 16 << 20,
             body_ratio_max: 100,
+            compression: None,
             chunk_overhead_bytes_max: 16 << 10,
             nesting_max: 128,
             batch_calls_max: 1_000,

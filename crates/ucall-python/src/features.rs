@@ -58,6 +58,23 @@ const FEATURES: [Feature; 5] = [
     Feature { name: "xdp", is_enabled: cfg!(feature = "xdp"), what: "AF_XDP", exports: &[] },
 ];
 
+impl Feature {
+    fn error(&self) -> PyErr {
+        let Self { name, what, .. } = self;
+        PyImportError::new_err(format!(
+            "this build of ucall has no {what}: it was built without the feature `{name}`"
+        ))
+    }
+}
+
+/// Raises the error of a feature if this build lacks it.
+pub(crate) fn require(name: &str) -> PyResult<()> {
+    match FEATURES.iter().find(|feature| feature.name == name && !feature.is_enabled) {
+        Some(feature) => Err(feature.error()),
+        None => Ok(()),
+    }
+}
+
 /// Adds `FEATURES`, the names of the features of this build, and `__getattr__`.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let enabled = FEATURES.iter().filter(|feature| feature.is_enabled).map(|feature| feature.name);
@@ -70,9 +87,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyfunction(name = "__getattr__")]
 fn report_missing(name: &str) -> PyResult<()> {
     match FEATURES.iter().find(|feature| feature.exports.contains(&name)) {
-        Some(Feature { name, what, .. }) => Err(PyImportError::new_err(format!(
-            "this build of ucall has no {what}: it was built without the feature `{name}`"
-        ))),
+        Some(feature) => Err(feature.error()),
         None => {
             let text = format!("module 'ucall._core' has no attribute '{name}'");
             Err(PyAttributeError::new_err(text))

@@ -6,9 +6,11 @@ use std::time::Duration;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use ucall_proto::Limits;
 use ucall_proto::http1::AccessRules;
+use ucall_proto::{Compression, Limits};
 use ucall_server::{AccessLog, DatagramConfig, LogFormat, WorkerConfig};
+
+use crate::features;
 
 /// The field that holds one limit.
 enum LimitField<'a> {
@@ -97,15 +99,41 @@ fn limit_fields<'a>(
     ]
 }
 
+/// The options of `ucall.Compression`, among the limits.
+const COMPRESSION_MIN: &str = "compression.min_bytes";
+const COMPRESSION_MAX: &str = "compression.max_bytes";
+
+/// Compresses replies if `options` says from which length on.
+fn apply_compression(limits: &mut Limits, options: &Bound<'_, PyDict>) -> PyResult<()> {
+    let (Some(min), Some(max)) =
+        (options.get_item(COMPRESSION_MIN)?, options.get_item(COMPRESSION_MAX)?)
+    else {
+        return Ok(());
+    };
+    features::require("compression")?;
+    let bytes_min = parse_count(COMPRESSION_MIN, &min)?;
+    let bytes_max = parse_count(COMPRESSION_MAX, &max)?;
+    if bytes_min > bytes_max {
+        let expected = format!("{COMPRESSION_MAX}: expected at least {COMPRESSION_MIN}");
+        return Err(PyValueError::new_err(format!("{expected}, got {bytes_max}")));
+    }
+    limits.compress(Compression { bytes_min, bytes_max });
+    Ok(())
+}
+
 /// Sets the limits that `options` names.
 pub(crate) fn apply(
     config: &mut WorkerConfig,
     call_limits: &mut CallLimits,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<()> {
+    apply_compression(&mut config.limits, options)?;
     let mut limit_fields = limit_fields(config, call_limits);
     for (name, value) in options {
         let name = name.extract::<String>()?;
+        if name == COMPRESSION_MIN || name == COMPRESSION_MAX {
+            continue;
+        }
         let Some((_, field)) = limit_fields.iter_mut().find(|(known, _)| *known == name) else {
             return Err(PyTypeError::new_err(format!("unknown limit {name}")));
         };

@@ -6,13 +6,18 @@
 
 #[cfg(not(feature = "compression"))]
 mod absent;
+mod accept;
 #[cfg(feature = "compression")]
 mod decoder;
+#[cfg(feature = "compression")]
+mod encoder;
 
 #[cfg(not(feature = "compression"))]
-pub use absent::Decoder;
+pub use absent::{Decoder, Encoder};
 #[cfg(feature = "compression")]
 pub use decoder::Decoder;
+#[cfg(feature = "compression")]
+pub use encoder::Encoder;
 
 /// A content coding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +35,15 @@ pub struct Decoded {
     pub used: usize,
     /// Whether a call without more input may append more.
     pub has_more: bool,
+}
+
+/// What an encoder does after its input.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flush {
+    /// It appends all of it, so that the other side can decode it.
+    Item,
+    /// It ends the body.
+    End,
 }
 
 /// Why a body cannot be decoded.

@@ -65,7 +65,6 @@ impl PlainConnection {
     /// is nothing of that kind.
     fn probe_half_closed<S>(&mut self, environment: &mut Environment<'_, S>) -> bool {
         let framing = self.exchanges.first_framing();
-        let Environment { replies, now, out, .. } = environment;
-        framing.is_some_and(|it| it.write_probe(replies, *now, out))
+        framing.is_some_and(|it| it.write_probe(environment))
     }
 }

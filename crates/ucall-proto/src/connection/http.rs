@@ -3,6 +3,7 @@
 use std::mem;
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
+use super::compression::{ReplyStart, negotiate};
 use super::exchange::{ExchangeReply, ReplyPart};
 use super::http_body::Body;
 use super::http_framing::{HttpFraming, HttpItems, write_deferred_reply};
@@ -242,6 +243,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) {
         let earlier = self.begin_queued_reply(environment);
+        let start = ReplyStart::of(environment);
         match head.method() {
             Method::Options if !http_route::is_mounted(head, environment.service) => {
                 self.next_request();
@@ -258,6 +260,7 @@ impl PlainConnection {
             },
             _ => self.run_route(head, body, reply_headers, environment),
         }
+        start.compress(reply_headers.negotiation, environment);
         self.end_queued_reply(earlier, environment);
     }
 
@@ -304,21 +307,35 @@ impl PlainConnection {
                 framing.connection = http1::ConnectionOption::Close;
                 self.discard_input();
             }
-            if let Some(response) = framing.response.take() {
-                self.end_response(response, &framing, &reply, environment);
-                continue;
+            let start = ReplyStart::of(environment);
+            let negotiation = framing.negotiation;
+            self.write_whole(framing, reply, environment);
+            start.compress(negotiation, environment);
+        }
+    }
+
+    /// Writes a reply that had to wait.
+    #[inline]
+    fn write_whole<S>(
+        &mut self,
+        mut framing: HttpFraming,
+        reply: ExchangeReply,
+        environment: &mut Environment<'_, S>,
+    ) {
+        if let Some(response) = framing.response.take() {
+            return self.end_response(response, &framing, &reply, environment);
+        }
+        if let Some(endpoint) = framing.endpoint.take() {
+            return self.end_endpoint(&endpoint, &framing, reply, environment);
+        }
+        match (framing.items.take().filter(HttpItems::frame_reply), reply) {
+            (Some(items), reply) => items.write_reply(&framing, &reply, environment),
+            (None, ExchangeReply::WithParts(frame)) if framing.is_newest_mcp.is_none() => {
+                self.write_frame_reply(*frame, &framing.reply_headers(), environment);
             }
-            if let Some(endpoint) = framing.endpoint.take() {
-                self.end_endpoint(&endpoint, &framing, reply, environment);
-                continue;
-            }
-            let Environment { replies, out, .. } = environment;
-            match (framing.items.take().filter(HttpItems::frame_reply), reply) {
-                (Some(items), reply) => items.write_reply(&framing, &reply, replies, out),
-                (None, ExchangeReply::WithParts(frame)) if framing.is_newest_mcp.is_none() => {
-                    self.write_frame_reply(*frame, &framing.reply_headers(), environment);
-                }
-                (None, reply) => write_deferred_reply(&framing, &reply, replies, out),
+            (None, reply) => {
+                let Environment { replies, out, .. } = environment;
+                write_deferred_reply(&framing, &reply, replies, out);
             }
         }
     }
@@ -462,7 +479,8 @@ fn check_access<'a, S: Service>(
     if !head.is_call() {
         http_route::check(head, environment.service)?;
     }
-    Ok(ReplyHeaders { connection, allowed_origin })
+    let negotiation = negotiate(head, environment.limits);
+    Ok(ReplyHeaders { connection, allowed_origin, negotiation })
 }
 
 /// Why a body that is not JSON cannot be read, if the headers say so.

@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use super::Environment;
+use super::compression::StreamEncoder;
 use super::exchange::ExchangeReply;
 use super::http_route::ResponseFraming;
+use crate::coding::Flush;
 use crate::endpoint::reply::EndpointReply;
 use crate::http1::{
-    AllowedOrigin, ConnectionOption, Head, ReplyHeaders, ReplyWriter, Version, continue_100,
-    write_json_response,
+    AllowedOrigin, ConnectionOption, Head, Negotiation, ReplyHeaders, ReplyWriter, Version,
+    continue_100, write_json_response,
 };
 use crate::json::Reader;
 use crate::rpc::mcp::{self, McpStatus};
@@ -19,6 +22,7 @@ pub(super) struct HttpFraming {
     /// That of the request.
     pub(super) version: Version,
     pub(super) connection: ConnectionOption,
+    pub(super) negotiation: Negotiation,
     /// The origin to be named in the reply, when it is a foreign one.
     pub(super) allowed_origin: Option<Vec<u8>>,
     /// How the items of a stream are framed before the reply, and the reply with them.
@@ -35,7 +39,8 @@ impl HttpFraming {
     pub(super) fn new(head: &Head<'_>, reply_headers: &ReplyHeaders<'_>) -> Self {
         let origin = reply_headers.allowed_origin.map(|origin| origin.as_bytes().to_vec());
         let (version, connection) = (head.version(), reply_headers.connection);
-        Self { version, connection, allowed_origin: origin, ..Self::default() }
+        let negotiation = reply_headers.negotiation;
+        Self { version, connection, negotiation, allowed_origin: origin, ..Self::default() }
     }
 
     /// Whether a part of the reply has been written.
@@ -46,19 +51,14 @@ impl HttpFraming {
 
     /// Writes something that the client ignores, ahead of the rest of the reply. Returns `false`
     /// if there is nothing of that kind: clients of HTTP/1.0 know no interim responses.
-    pub(super) fn write_probe(
-        &mut self,
-        replies: &ReplyWriter,
-        now: Instant,
-        out: &mut Vec<u8>,
-    ) -> bool {
+    pub(super) fn write_probe<S>(&mut self, environment: &mut Environment<'_, S>) -> bool {
         if self.version == Version::Http10 {
             return false;
         }
         if !self.has_begun() {
-            continue_100(out);
+            continue_100(environment.out);
         } else if self.items.as_ref().and_then(HttpItems::comment_due).is_some() {
-            self.write_comment(replies, now, out);
+            self.write_comment(environment);
         } else {
             return false;
         }
@@ -69,6 +69,7 @@ impl HttpFraming {
         ReplyHeaders {
             connection: self.connection,
             allowed_origin: self.allowed_origin.as_deref().map(AllowedOrigin::new),
+            negotiation: self.negotiation,
         }
     }
 }
@@ -89,12 +90,15 @@ pub(super) struct HttpItems {
     is_mcp: bool,
     has_begun: bool,
     last_sent_at: Instant,
+    /// Set at the beginning, if the stream is compressed.
+    encoder: Option<StreamEncoder>,
 }
 
 impl HttpItems {
     pub(super) fn new(head: &Head<'_>, is_reporting: bool, now: Instant) -> Self {
         let format = ItemFormat::accepted_by(head).unwrap_or(ItemFormat::Lines);
-        Self { format, is_reporting, is_mcp: false, has_begun: false, last_sent_at: now }
+        let (last_sent_at, encoder) = (now, None);
+        Self { format, is_reporting, is_mcp: false, has_begun: false, last_sent_at, encoder }
     }
 
     /// The framing of the reply to a request of MCP that is deferred; `None` if its client takes
@@ -117,81 +121,107 @@ impl HttpItems {
         has_comments.then(|| self.last_sent_at + interval)
     }
 
-    fn begin(&mut self, framing: &HttpFraming, replies: &ReplyWriter, out: &mut Vec<u8>) {
+    fn begin<S>(&mut self, framing: &HttpFraming, environment: &mut Environment<'_, S>) {
         if !self.has_begun {
+            self.encoder = StreamEncoder::new(framing.negotiation, environment);
+            let negotiation =
+                StreamEncoder::negotiation(self.encoder.as_ref(), framing.negotiation);
+            let reply_headers = ReplyHeaders { negotiation, ..framing.reply_headers() };
             let content_type = self.format.media_type();
-            replies.begin_chunked(out, content_type, &framing.reply_headers());
+            environment.replies.begin_chunked(environment.out, content_type, &reply_headers);
         }
         self.has_begun = true;
     }
 
-    /// Appends a chunk with one event or line, of `len` bytes that `write` appends.
-    fn write_chunk(&self, len: usize, write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
-        let (prefix, suffix): (&[u8], &[u8]) = match self.format {
+    /// The bytes around an event or a line.
+    fn around(&self) -> (&'static [u8], &'static [u8]) {
+        match self.format {
             ItemFormat::Events => (b"data: ", b"\n\n"),
             _ => (b"", b"\n"),
-        };
-        let head = format!("{:x}\r\n", prefix.len() + len + suffix.len());
-        out.extend_from_slice(head.as_bytes());
-        out.extend_from_slice(prefix);
-        let start = out.len();
-        write(out);
-        debug_assert_eq!(out.len() - start, len);
-        // Only white space between the tokens of JSON may end a line.
-        for byte in out.iter_mut().skip(start).filter(|byte| matches!(byte, b'\n' | b'\r')) {
-            *byte = b' ';
         }
-        out.extend_from_slice(suffix);
-        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Appends a chunk with one event or line, of `len` bytes that `write` appends.
+    fn write_chunk(&mut self, len: usize, write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
+        let (prefix, suffix) = self.around();
+        let Some(encoder) = &mut self.encoder else {
+            let head = format!("{:x}\r\n", prefix.len() + len + suffix.len());
+            out.extend_from_slice(head.as_bytes());
+            write_line(prefix, write, suffix, out);
+            out.extend_from_slice(b"\r\n");
+            return;
+        };
+        let mut line = Vec::with_capacity(prefix.len() + len + suffix.len());
+        write_line(prefix, write, suffix, &mut line);
+        encoder.write_chunk(&line, Flush::Item, out);
     }
 
     /// Appends the reply as the last event or line.
-    pub(super) fn write_reply(
+    pub(super) fn write_reply<S>(
         mut self,
         framing: &HttpFraming,
         reply: &ExchangeReply,
-        replies: &ReplyWriter,
-        out: &mut Vec<u8>,
+        environment: &mut Environment<'_, S>,
     ) {
-        self.begin(framing, replies, out);
+        self.begin(framing, environment);
         let mut text = Vec::new();
         reply.write(&mut text);
+        let out = &mut *environment.out;
         self.write_chunk(text.len(), |out| out.extend_from_slice(&text), out);
+        if let Some(encoder) = &mut self.encoder {
+            encoder.write_chunk(b"", Flush::End, out);
+        }
         out.extend_from_slice(b"0\r\n\r\n");
     }
 }
 
+/// Appends what `write` appends, as one line.
+fn write_line(prefix: &[u8], write: impl FnOnce(&mut Vec<u8>), suffix: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(prefix);
+    let start = out.len();
+    write(out);
+    // Only white space between the tokens of JSON may end a line.
+    for byte in out.iter_mut().skip(start).filter(|byte| matches!(byte, b'\n' | b'\r')) {
+        *byte = b' ';
+    }
+    out.extend_from_slice(suffix);
+}
+
 impl HttpFraming {
-    pub(super) fn write_item(
+    pub(super) fn write_item<S>(
         &mut self,
         token: &ItemToken,
         value: &[u8],
-        replies: &ReplyWriter,
-        now: Instant,
-        out: &mut Vec<u8>,
+        environment: &mut Environment<'_, S>,
     ) {
         let Some(mut items) = self.items.take() else { return };
-        items.begin(self, replies, out);
-        items.last_sent_at = now;
+        items.begin(self, environment);
+        items.last_sent_at = environment.now;
         let len = token.item_len(value);
-        items.write_chunk(len, |out| token.write_item(out, value), out);
+        items.write_chunk(len, |out| token.write_item(out, value), environment.out);
         self.items = Some(items);
     }
 
     /// Writes a part of a route's response.
-    pub(super) fn write_part(&mut self, part: &[u8], replies: &ReplyWriter, out: &mut Vec<u8>) {
+    pub(super) fn write_part<S>(&mut self, part: &[u8], environment: &mut Environment<'_, S>) {
         let Some(mut response) = self.response.take() else { return };
-        response.write_part(part, &self.reply_headers(), replies, out);
+        response.write_part(part, &self.reply_headers(), environment);
         self.response = Some(response);
     }
 
-    pub(super) fn write_comment(&mut self, replies: &ReplyWriter, now: Instant, out: &mut Vec<u8>) {
+    pub(super) fn write_comment<S>(&mut self, environment: &mut Environment<'_, S>) {
         let Some(mut items) = self.items.take() else { return };
-        items.begin(self, replies, out);
-        items.last_sent_at = now;
-        out.extend_from_slice(format!("{:x}\r\n", COMMENT.len()).as_bytes());
-        out.extend_from_slice(COMMENT);
-        out.extend_from_slice(b"\r\n");
+        items.begin(self, environment);
+        items.last_sent_at = environment.now;
+        let out = &mut *environment.out;
+        match &mut items.encoder {
+            Some(encoder) => encoder.write_chunk(COMMENT, Flush::Item, out),
+            None => {
+                out.extend_from_slice(format!("{:x}\r\n", COMMENT.len()).as_bytes());
+                out.extend_from_slice(COMMENT);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
         self.items = Some(items);
     }
 }

@@ -67,8 +67,8 @@ impl PlainConnection {
         method: Method,
         environment: &mut Environment<'_, S>,
     ) -> Step {
-        let reply_headers =
-            ReplyHeaders { connection: http1::ConnectionOption::Close, allowed_origin };
+        let connection = http1::ConnectionOption::Close;
+        let reply_headers = ReplyHeaders { connection, allowed_origin, ..Default::default() };
         let is_head = method == Method::Head;
         if self.exchanges.is_empty() {
             environment.replies.error(environment.out, error, &reply_headers, is_head);

@@ -12,12 +12,15 @@
 //! | last an empty text | the last chunk | the end of the connection |
 //! | last an error | the end of the connection, without the last chunk | likewise |
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::Environment;
+use super::compression::{ReplyStart, StreamEncoder};
+use crate::coding::Flush;
 use crate::http1::{
-    ConnectionOption, Head, HttpError, Method, Methods, ReplyHeaders, ReplyWriter, Target, Version,
-    without_chunked,
+    ConnectionOption, Head, HttpError, Method, Methods, Negotiation, ReplyHeaders, ReplyWriter,
+    Target, Version, without_chunked,
 };
 use crate::json::Text;
 use crate::rpc::{Call, CallNumber, CallOutcome, ROUTE_ID, Reply, ReplyLimit, Service};
@@ -93,6 +96,8 @@ pub(super) struct ResponseFraming {
     version: Version,
     /// `None` until the first part.
     body: Option<BodyFraming>,
+    /// Set with the first part, if the others are compressed.
+    encoder: Option<StreamEncoder>,
 }
 
 /// How the parts of a body are framed.
@@ -108,7 +113,7 @@ enum BodyFraming {
 impl ResponseFraming {
     pub(super) fn new(head: &Head<'_>) -> Self {
         let is_head = head.method() == Method::Head;
-        Self { is_head, version: head.version(), body: None }
+        Self { is_head, version: head.version(), body: None, encoder: None }
     }
 
     pub(super) fn has_begun(&self) -> bool {
@@ -116,19 +121,22 @@ impl ResponseFraming {
     }
 
     /// Appends a part of a response: first its head, then its body.
-    pub(super) fn write_part(
+    pub(super) fn write_part<S>(
         &mut self,
         part: &[u8],
         reply_headers: &ReplyHeaders<'_>,
-        replies: &ReplyWriter,
-        out: &mut Vec<u8>,
+        environment: &mut Environment<'_, S>,
     ) {
-        match self.body {
-            None => self.begin(part, reply_headers, replies, out),
+        let Some(body) = self.body else {
+            return self.begin(part, reply_headers, environment);
+        };
+        let out = &mut *environment.out;
+        match (body, &mut self.encoder) {
             // An empty chunk would be the last one.
-            Some(_) if self.is_head || part.is_empty() => {}
-            Some(BodyFraming::Length | BodyFraming::UntilClose) => out.extend_from_slice(part),
-            Some(BodyFraming::Chunked) => {
+            _ if self.is_head || part.is_empty() => {}
+            (BodyFraming::Length | BodyFraming::UntilClose, _) => out.extend_from_slice(part),
+            (BodyFraming::Chunked, Some(encoder)) => encoder.write_chunk(part, Flush::Item, out),
+            (BodyFraming::Chunked, None) => {
                 out.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
                 out.extend_from_slice(part);
                 out.extend_from_slice(b"\r\n");
@@ -136,14 +144,23 @@ impl ResponseFraming {
         }
     }
 
-    fn begin(
+    fn begin<S>(
         &mut self,
         part: &[u8],
         reply_headers: &ReplyHeaders<'_>,
-        replies: &ReplyWriter,
-        out: &mut Vec<u8>,
+        environment: &mut Environment<'_, S>,
     ) {
-        let framing = match (without_chunked(part), self.version) {
+        let (mut part, negotiation) = (Cow::Borrowed(part), reply_headers.negotiation);
+        if matches!(negotiation, Negotiation::Coding(_))
+            && !self.is_head
+            && self.version == Version::Http11
+            && without_chunked(&part).is_some()
+        {
+            self.encoder = StreamEncoder::of_response(part.to_mut(), negotiation, environment);
+        }
+        let start = ReplyStart::of(environment);
+        let (replies, out) = (&*environment.replies, &mut *environment.out);
+        let framing = match (without_chunked(&part), self.version) {
             (None, _) => BodyFraming::Length,
             (Some(_), Version::Http11) => BodyFraming::Chunked,
             (Some(part), Version::Http10) => {
@@ -154,13 +171,17 @@ impl ResponseFraming {
             }
         };
         self.body = Some(framing);
-        replies.response(out, part, reply_headers, self.is_head);
+        replies.response(out, &part, reply_headers, self.is_head);
+        // Most responses are whole with their first part.
+        if framing == BodyFraming::Length {
+            start.compress(negotiation, environment);
+        }
     }
 
     /// Appends a whole response, or the end of one that has begun. Returns `false` if the
     /// connection has to close.
     pub(super) fn end(
-        &self,
+        mut self,
         text: &[u8],
         reply_headers: &ReplyHeaders<'_>,
         replies: &ReplyWriter,
@@ -172,6 +193,9 @@ impl ResponseFraming {
         };
         let is_whole = text.is_empty();
         if is_whole && !self.is_head && body == BodyFraming::Chunked {
+            if let Some(encoder) = &mut self.encoder {
+                encoder.write_chunk(b"", Flush::End, out);
+            }
             out.extend_from_slice(b"0\r\n\r\n");
         }
         is_whole && body != BodyFraming::UntilClose

@@ -24,22 +24,21 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) -> bool {
         let Some((framing, token)) = self.exchanges.stream(number) else { return false };
-        let Environment { replies, now, out, .. } = environment;
         match &self.protocol {
             Protocol::Http(_) if framing.response.is_some() => {
-                framing.write_part(value, replies, out);
+                framing.write_part(value, environment);
             }
             Protocol::Http(_) => {
-                framing.write_item(token, value, replies, *now, out);
+                framing.write_item(token, value, environment);
             }
             Protocol::WebSocket(socket) if socket.is_closed() => return false,
             Protocol::WebSocket(_) => {
-                write_head(out, Opcode::Text, token.item_len(value));
-                token.write_item(out, value);
+                write_head(environment.out, Opcode::Text, token.item_len(value));
+                token.write_item(environment.out, value);
             }
             Protocol::Raw(_) | Protocol::Unknown => {
-                token.write_item(out, value);
-                out.push(b'\n');
+                token.write_item(environment.out, value);
+                environment.out.push(b'\n');
             }
         }
         true
@@ -52,7 +51,7 @@ impl PlainConnection {
 
     pub(super) fn write_comment<S>(&mut self, environment: &mut Environment<'_, S>) {
         if let Some(framing) = self.exchanges.first_framing() {
-            framing.write_comment(environment.replies, environment.now, environment.out);
+            framing.write_comment(environment);
         }
     }
 

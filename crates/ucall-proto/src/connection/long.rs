@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::calls::run_outlined;
+use super::compression::ReplyStart;
 use super::http::BodyForm;
 use super::http_body::{Body, LongBody};
 use super::{Environment, PlainConnection, Protocol, Step};
@@ -129,10 +130,12 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) {
         let earlier = self.begin_queued_reply(environment);
+        let start = ReplyStart::of(environment);
         let reply = self.begin_rpc(head, reply_headers, environment);
         let context = reply.context(self);
         let ran = run_outlined(body, outline, context, environment);
         self.end_rpc(body, ran, reply, environment);
+        start.compress(reply_headers.negotiation, environment);
         self.end_queued_reply(earlier, environment);
         if reply_headers.connection == http1::ConnectionOption::Close {
             self.discard_input();

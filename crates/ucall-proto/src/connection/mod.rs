@@ -19,6 +19,7 @@ pub(crate) mod brokered;
 mod budget;
 mod calls;
 mod cancellation;
+mod compression;
 pub(crate) mod datagrams;
 mod deadline;
 mod drain;

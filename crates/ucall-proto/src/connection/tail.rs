@@ -15,6 +15,7 @@ use std::mem;
 
 use ucall_buffer::Target;
 
+use super::compression::ReplyStart;
 use super::http::BodyForm;
 use super::http_body::Body;
 use super::{Environment, MemoryBudget, PlainConnection, Protocol, ReadEvent, Step};
@@ -173,9 +174,11 @@ impl PlainConnection {
     ) {
         let Some(tail) = self.tail.take() else { return };
         let earlier = self.begin_queued_reply(environment);
+        let start = ReplyStart::of(environment);
         let reply = self.begin_rpc(head, reply_headers, environment);
         let frame = self.frame_of(*tail, body, environment);
         self.answer_frame(frame, reply, environment);
+        start.compress(reply_headers.negotiation, environment);
         self.end_queued_reply(earlier, environment);
         if reply_headers.connection == ConnectionOption::Close {
             self.discard_input();

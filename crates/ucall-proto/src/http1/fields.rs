@@ -82,6 +82,8 @@ pub(super) struct HeaderState {
     pub origin: Option<Span>,
     pub timeout_ms: Option<u64>,
     pub coding: ContentCoding,
+    /// There is an `Accept-Encoding`.
+    pub accepts_coding: bool,
     /// The values that may differ in an otherwise equal head; empty without the header.
     variable: Variable,
     content_length: Option<u64>,
@@ -119,6 +121,10 @@ impl HeaderState {
                 Ok(())
             }
             14 if is_header(name, b"Content-Length") => self.record_content_length(value, span),
+            15 if is_header(name, b"Accept-Encoding") => {
+                self.accepts_coding = true;
+                Ok(())
+            }
             16 if is_header(name, b"Ucall-Timeout-Ms") => self.record_timeout(value),
             16 if is_header(name, b"Content-Encoding") => {
                 self.record_coding(value);

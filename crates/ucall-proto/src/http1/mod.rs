@@ -43,7 +43,9 @@ pub use head::{BodyLength, ContentCoding, Head, Headers, Target, Version};
 pub use method::{Method, Methods};
 pub use origin::request_origin;
 pub use parser::{HeadLimits, HeadParser, parse_head};
-pub use reply::{ConnectionOption, PendingReply, ReplyHeaders, ReplyWriter, continue_100};
+pub use reply::{
+    ConnectionOption, Negotiation, PendingReply, ReplyHeaders, ReplyWriter, continue_100,
+};
 pub(crate) use response::{without_chunked, write_json_response};
 pub use response_head::{ResponseBodyLength, ResponseError, ResponseHead};
 pub use response_reader::{ResponsePart, ResponseReader};

@@ -31,11 +31,13 @@ pub struct HeadLimits {
     pub bytes_max: usize,
     /// Header lines.
     pub headers_max: usize,
+    /// A request with `Accept-Encoding` is not on the fast path.
+    pub negotiates_coding: bool,
 }
 
 impl Default for HeadLimits {
     fn default() -> Self {
-        Self { bytes_max: 16 * 1024, headers_max: 100 }
+        Self { bytes_max: 16 * 1024, headers_max: 100, negotiates_coding: false }
     }
 }
 
@@ -141,7 +143,7 @@ impl HeadParser {
         let is_full = window.len() >= limits.bytes_max;
         if (is_full || partial.has_new_line_end(window)) && partial.read_lines(window, limits)? {
             let text = window.get(..partial.line_at + 2).unwrap_or_default();
-            let parsed = partial.finish(text)?;
+            let parsed = partial.finish(text, limits)?;
             self.cache_head(text, &parsed, partial.header_state.variable());
             return Ok(Some(Head::new(text, &parsed)));
         }
@@ -258,7 +260,7 @@ impl PartialHead {
     }
 
     /// Combines the parsed values, and checks the rules that involve several headers.
-    fn finish(&self, text: &[u8]) -> Result<ParsedHead, HttpError> {
+    fn finish(&self, text: &[u8], limits: &HeadLimits) -> Result<ParsedHead, HttpError> {
         let &RequestLine { method, version, target, .. } = &self.line;
         let header_state = &self.header_state;
         if header_state.host.is_none() && version == Version::Http11 {
@@ -283,7 +285,8 @@ impl PartialHead {
                 == (Method::Post, TargetKind::Root, Version::Http11)
                 && keep_alive
                 && header_state.origin.is_none()
-                && !matches!(body, BodyLength::Chunked | BodyLength::Coded(_)),
+                && !matches!(body, BodyLength::Chunked | BodyLength::Coded(_))
+                && !(limits.negotiates_coding && header_state.accepts_coding),
             names_loopback: host.is_some_and(|span| names_loopback(span.of(text))),
         })
     }

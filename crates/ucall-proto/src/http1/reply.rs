@@ -43,6 +43,31 @@ pub enum ConnectionOption {
     Close,
 }
 
+/// Whether a reply is compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Negotiation {
+    /// The server compresses no replies.
+    #[default]
+    Off,
+    /// The client accepts no coding.
+    Identity,
+    /// It prefers this one.
+    Coding(Coding),
+}
+
+impl Negotiation {
+    /// Appends the headers of a reply with this coding.
+    pub(crate) fn write(self, out: &mut Vec<u8>) {
+        if self != Self::Off {
+            out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+        }
+        if let Self::Coding(coding) = self {
+            let line = format!("Content-Encoding: {}\r\n", coding.name());
+            out.extend_from_slice(line.as_bytes());
+        }
+    }
+}
+
 /// Optional headers of a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyHeaders<'a> {
@@ -50,6 +75,8 @@ pub struct ReplyHeaders<'a> {
     pub connection: ConnectionOption,
     /// The foreign origin that may read the reply.
     pub allowed_origin: Option<AllowedOrigin<'a>>,
+    /// The coding that the reply may have. A whole reply is written without it.
+    pub negotiation: Negotiation,
 }
 
 impl ReplyHeaders<'_> {
@@ -213,6 +240,7 @@ impl ReplyWriter {
         out.extend_from_slice(lines.as_bytes());
         out.extend_from_slice(self.date_line());
         reply_headers.write(out);
+        reply_headers.negotiation.write(out);
         out.extend_from_slice(b"\r\n");
     }
 

@@ -210,7 +210,6 @@ impl<S: Service> Driver<S> {
         });
     }
 
-    #[cfg(feature = "compression")]
     pub fn decode_piece(&mut self) {
         self.with(|connection, environment| connection.decode_piece(environment));
     }
@@ -262,6 +261,9 @@ fn answer_in<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, NextAct
     let mut driver = Driver::new();
     for piece in pieces {
         driver.receive(piece);
+        while driver.connection.is_decoding() {
+            driver.decode_piece();
+        }
     }
     (driver.sent(), driver.connection.next_action())
 }

@@ -6,6 +6,8 @@ mod call_limit;
 mod closing;
 #[cfg(feature = "compression")]
 mod coded;
+#[cfg(feature = "compression")]
+mod compressed;
 mod deferred;
 mod drain;
 mod frames;

@@ -7,7 +7,8 @@ use crate::http1::{
     parse_head,
 };
 
-pub(super) const LIMITS: HeadLimits = HeadLimits { bytes_max: 16 * 1024, headers_max: 100 };
+pub(super) const LIMITS: HeadLimits =
+    HeadLimits { bytes_max: 16 * 1024, headers_max: 100, negotiates_coding: false };
 
 /// Parses a valid head in every split, and returns it.
 #[track_caller]

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use crate::http1::HeadLimits;
 use crate::http1::invariants::check_head;
 
-const LIMITS: HeadLimits = HeadLimits { bytes_max: 16 * 1024, headers_max: 100 };
+const LIMITS: HeadLimits =
+    HeadLimits { bytes_max: 16 * 1024, headers_max: 100, negotiates_coding: false };
 
 /// Pieces that make heads, good and bad, more often than plain chance would.
 const PIECES: &[&str] = &[
@@ -85,7 +86,7 @@ proptest! {
         headers_max in 0usize..4,
     ) {
         check_head(&input, &cuts, &LIMITS);
-        check_head(&input, &cuts, &HeadLimits { bytes_max, headers_max });
+        check_head(&input, &cuts, &HeadLimits { bytes_max, headers_max, ..LIMITS });
         let every_byte: Vec<usize> = (0..input.len()).collect();
         check_head(&input, &every_byte, &LIMITS);
     }
@@ -102,7 +103,7 @@ proptest! {
         }
         let every_byte: Vec<usize> = (0..input.len()).collect();
         check_head(&input, &every_byte, &LIMITS);
-        check_head(&input, &every_byte, &HeadLimits { bytes_max, headers_max: 4 });
+        check_head(&input, &every_byte, &HeadLimits { bytes_max, headers_max: 4, ..LIMITS });
     }
 
     #[test]

@@ -67,7 +67,12 @@ fn success_takes_extra_lines() {
         ),
     ] {
         let mut out = Vec::new();
-        write_ok(&mut writer(), &mut out, &ReplyHeaders { connection, allowed_origin }, 5);
+        write_ok(
+            &mut writer(),
+            &mut out,
+            &ReplyHeaders { connection, allowed_origin, ..Default::default() },
+            5,
+        );
         assert_eq!(text(out), ok(5, lines));
     }
 }
@@ -182,7 +187,7 @@ proptest! {
                 1 => ConnectionOption::KeepAlive,
                 _ => ConnectionOption::Close,
             };
-            let headers = ReplyHeaders { connection, allowed_origin: None };
+            let headers = ReplyHeaders { connection, ..ReplyHeaders::default() };
             let pending = writer.begin(&mut out, &headers);
             prop_assert_eq!(pending.body_at(), out.len());
             out.resize(out.len() + len, b'x');
