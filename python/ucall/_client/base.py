@@ -125,7 +125,9 @@ def share_memory(target: Address | Addresses, shared_memory: bool, trusted: bool
 
 def tcp_options(options: Options) -> Options:
     """The options of calls over UDP for raw TCP."""
-    return Options(Address(f"tcp://{options.address.name}"), options.timeout, {})
+    return Options(
+        Address(f"tcp://{options.address.name}"), options.timeout, {}, priority=options.priority
+    )
 
 
 #: Of the local names of a constructor, those that are no arguments.
@@ -173,6 +175,7 @@ class ClientBase:
         timeout: float | Unchanged | None = UNCHANGED,
         headers: Mapping[str, str] | Unchanged = UNCHANGED,
         id: int | str | Unchanged | None = UNCHANGED,
+        priority: int | Unchanged | None = UNCHANGED,
         idempotent: bool | Unchanged = UNCHANGED,
         key: str | int | Unchanged | None = UNCHANGED,
     ) -> Self:
@@ -184,6 +187,8 @@ class ClientBase:
             timeout: Seconds that a call may take; ``None`` for no limit.
             headers: Added to this client's headers; a header of the same name is replaced.
             id: The id of every call; ``None`` to number them.
+            priority: From -8 to 7: calls of a higher one wait less for a batch of the server, see
+                docs/concurrency.md#which-calls-are-first. ``None`` for 0.
             idempotent: Whether the calls may run twice, so that they are sent again after a
                 failure. For clients with several addresses.
             key: Calls with the same key go to the same address while it is up; ``None`` for any.
@@ -194,7 +199,7 @@ class ClientBase:
         """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._options = self._options.changed(timeout, headers, id, idempotent, key)
+        other._options = self._options.changed(timeout, headers, id, idempotent, key, priority)
         other._pool = self._pool.for_options(other._options)
         return other
 

@@ -56,9 +56,11 @@ class Calls:
                 # A notification has no id.
                 self._spans[request.get("id", f"notification {position}")] = span
         options = self._client._options
-        if options.timeout_ms is not None:
+        own = {"timeout_ms": options.timeout_ms, "priority": options.priority}
+        own = {name: value for name, value in own.items() if value is not None}
+        if own:
             for request in self._requests:
-                request["_meta"] = {**request.get("_meta", {}), "timeout_ms": options.timeout_ms}
+                request["_meta"] = {**request.get("_meta", {}), **own}
 
     def request(self, writer: RequestWriter) -> Request:
         """The batch as one request."""

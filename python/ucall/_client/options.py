@@ -60,7 +60,7 @@ class Options:
         TypeError, ValueError: An option is invalid; the message names it.
     """
 
-    __slots__ = ("address", "headers", "id", "timeout", "timeout_ms", "writer")
+    __slots__ = ("address", "headers", "id", "priority", "timeout", "timeout_ms", "writer")
 
     #: Whether requests are written again for one of several servers.
     is_provisional = False
@@ -71,8 +71,10 @@ class Options:
         timeout: float | None,
         headers: Mapping[str, str],
         id: int | str | None = None,
+        priority: int | None = None,
     ) -> None:
         _check_timeout(timeout)
+        _check_priority(priority)
         if isinstance(id, bool) or not isinstance(id, int | str | None):
             raise TypeError(f"id: expected int or str, got {type(id).__name__}")
         if id is not None and address.is_udp:
@@ -88,6 +90,7 @@ class Options:
         self.timeout = timeout
         self.headers = dict(headers)
         self.id = id
+        self.priority = priority
         if address.is_websocket:
             self.upgrade_head()
         #: The time limit in the `_meta` of calls without headers: only one that the program has
@@ -96,7 +99,7 @@ class Options:
         if timeout not in (None, TIMEOUT_S) and not (address.is_http or address.is_udp):
             self.timeout_ms = math.ceil(timeout * 1000)
         self.writer = _core.RequestWriter(
-            self._head(), default, self.timeout_ms, address.frames, self.is_provisional
+            self._head(), default, self.timeout_ms, address.frames, self.is_provisional, priority
         )
 
     def _head(self) -> bytes | None:
@@ -112,7 +115,7 @@ class Options:
             return self.writer.without_frames()
         headers = {name: value for name, value in self.headers.items() if name.lower() != "accept"}
         head = _head(self.address, {**headers, "Accept": "text/event-stream"})
-        return _core.RequestWriter(head, default)
+        return _core.RequestWriter(head, default, priority=self.priority)
 
     def upgrade_head(self) -> bytes:
         """The head of an upgrade to WebSocket, without its key and end."""
@@ -134,24 +137,26 @@ class Options:
         id: int | str | Unchanged | None,
         idempotent: bool | Unchanged,
         key: str | int | Unchanged | None,
+        priority: int | Unchanged | None,
     ) -> Options:
         """A copy with the given options. Headers are added; one of the same name is replaced."""
         for name, value in (("idempotent", idempotent), ("key", key)):
             if not isinstance(value, Unchanged):
                 raise ValueError(f"{name}: is for a client with several addresses")
-        return Options(self.address, *self._merged(timeout, headers, id))
+        return Options(self.address, *self._merged(timeout, headers, id, priority))
 
     @property
     def changes(self) -> dict[str, Any]:
         """What `changed` gets for these options that the constructor of a client does not take."""
-        return {"id": self.id}
+        return {"id": self.id, "priority": self.priority}
 
     def _merged(
         self,
         timeout: float | Unchanged | None,
         headers: Mapping[str, str] | Unchanged,
         id: int | str | Unchanged | None,
-    ) -> tuple[float | None, Mapping[str, str], int | str | None]:
+        priority: int | Unchanged | None,
+    ) -> tuple[float | None, Mapping[str, str], int | str | None, int | None]:
         merged = self.headers
         if not isinstance(headers, Unchanged):
             if self.address.is_websocket:
@@ -163,6 +168,7 @@ class Options:
             self.timeout if isinstance(timeout, Unchanged) else timeout,
             merged,
             self.id if isinstance(id, Unchanged) else id,
+            self.priority if isinstance(priority, Unchanged) else priority,
         )
 
 
@@ -184,12 +190,13 @@ class BalancedOptions(Options):
         timeout: float | None,
         headers: Mapping[str, str],
         id: int | str | None = None,
+        priority: int | None = None,
         idempotent: bool = False,
         key: str | int | None = None,
     ) -> None:
         if isinstance(key, bool) or not isinstance(key, str | int | None):
             raise TypeError(f"key: expected str or int, got {type(key).__name__}")
-        super().__init__(address, timeout, headers, id)
+        super().__init__(address, timeout, headers, id, priority)
         if address.is_http:
             _head(address, self.headers)  # Checks the headers.
         self.idempotent = idempotent
@@ -202,11 +209,12 @@ class BalancedOptions(Options):
         id: int | str | Unchanged | None,
         idempotent: bool | Unchanged,
         key: str | int | Unchanged | None,
+        priority: int | Unchanged | None,
     ) -> BalancedOptions:
         """A copy with the given options."""
         return BalancedOptions(
             self.address,
-            *self._merged(timeout, headers, id),
+            *self._merged(timeout, headers, id, priority),
             self.idempotent if isinstance(idempotent, Unchanged) else idempotent,
             (None if self.key is None else self.key.decode())
             if isinstance(key, Unchanged)
@@ -221,7 +229,7 @@ class BalancedOptions(Options):
 
     def at(self, address: Address, timeout: float | None) -> Options:
         """The options of an attempt at one address, with the time that is left."""
-        return Options(address, timeout, self.headers, self.id)
+        return Options(address, timeout, self.headers, self.id, self.priority)
 
     def _head(self) -> None:
         return None
@@ -238,6 +246,15 @@ def _check_timeout(timeout: object) -> None:
     if not 0 < timeout <= threading.TIMEOUT_MAX:  # type: ignore[operator]
         most = f"at most {threading.TIMEOUT_MAX:.0f}"
         raise ValueError(f"timeout: expected seconds above 0, {most}, or None, got {timeout!r}")
+
+
+def _check_priority(priority: object) -> None:
+    if priority is None:
+        return
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise TypeError(f"priority: expected int or None, got {type(priority).__name__}")
+    if not -8 <= priority <= 7:
+        raise ValueError(f"priority: expected -8 to 7, got {priority}")
 
 
 def _with_deadline(headers: Mapping[str, str], timeout: float | None) -> Mapping[str, str]:

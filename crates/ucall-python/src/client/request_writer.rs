@@ -44,6 +44,8 @@ pub(crate) struct RequestWriter {
     default: Py<PyAny>,
     /// The `timeout_ms` of each call's `_meta`, for requests without a head.
     timeout_ms: Option<u64>,
+    /// The `priority` of each request's `_meta`.
+    priority: Option<i8>,
     forms: Forms,
 }
 
@@ -54,26 +56,30 @@ impl RequestWriter {
     /// them; `Undecided` is raised if it has to be asked first. With `provisional` they are written
     /// again, by `rewrite` of another writer, before they are sent.
     #[new]
-    #[pyo3(signature = (head, default, timeout_ms=None, frames=None, provisional=false))]
+    #[pyo3(signature = (
+        head, default, timeout_ms=None, frames=None, provisional=false, priority=None
+    ))]
     fn new(
         head: Option<Vec<u8>>,
         default: Py<PyAny>,
         timeout_ms: Option<u64>,
         frames: Option<Py<FrameSupport>>,
         provisional: bool,
+        priority: Option<i8>,
     ) -> Self {
         let forms = match (frames, provisional) {
             (_, true) => Forms::Provisional,
             (Some(support), false) => Forms::Known(support),
             (None, false) => Forms::Json,
         };
-        Self { head, default, timeout_ms, forms }
+        Self { head, default, timeout_ms, priority, forms }
     }
 
     /// A writer of the same requests as JSON.
     fn without_frames(&self, py: Python<'_>) -> Self {
         let (head, default) = (self.head.clone(), self.default.clone_ref(py));
-        Self { head, default, timeout_ms: self.timeout_ms, forms: Forms::Json }
+        let (timeout_ms, priority) = (self.timeout_ms, self.priority);
+        Self { head, default, timeout_ms, priority, forms: Forms::Json }
     }
 
     /// Writes one call; with the id `None` a notification. `wants_items` asks for the items of a
@@ -113,7 +119,7 @@ impl RequestWriter {
         };
         // The timeout of a stream holds between its items.
         let timeout_ms = self.timeout_ms.filter(|_| id.is_some() && !wants_items);
-        let timeout = write_meta(&mut data, progress_token, trace, timeout_ms);
+        let timeout = write_meta(&mut data, progress_token, trace, self.priority, timeout_ms);
         data.push(b'}');
         self.finish(form, WrittenRequest { data, expected, timeout, head_end: &head_end }, results)
     }
@@ -459,6 +465,7 @@ fn write_meta(
     data: &mut Vec<u8>,
     progress_token: Option<&[u8]>,
     trace: Option<TraceContext>,
+    priority: Option<i8>,
     timeout_ms: Option<u64>,
 ) -> Range<usize> {
     let mut begin: &[u8] = br#","_meta":{"#;
@@ -478,6 +485,10 @@ fn write_meta(
             member(data, "tracestate");
             write_string(data, &tracestate);
         }
+    }
+    if let Some(priority) = priority {
+        member(data, "priority");
+        data.extend_from_slice(priority.to_string().as_bytes());
     }
     let mut timeout = 0..0;
     if let Some(timeout_ms) = timeout_ms {
