@@ -100,6 +100,7 @@ __all__ = [
     "receive_datagrams",
     "refuse_worker",
     "run_batches",
+    "seed_batches",
     "send_datagrams",
     "set_binds",
     "set_error_finder",
@@ -633,6 +634,7 @@ class RequestWriter:
         timeout_ms: int | None = None,
         frames: FrameSupport | None = None,
         provisional: bool = False,
+        priority: int | None = None,
     ) -> RequestWriter: ...
     def without_frames(self) -> RequestWriter: ...
     def call(
@@ -976,6 +978,7 @@ class QueueCore:
     ) -> tuple[list[Receipt], list[tuple[str, uuid.UUID | None, str | None]]]: ...
 
 def count_loaded_model(server: Server, model: str, has_ended: bool) -> None: ...
+def seed_batches(server: Server, name: str, times: Sequence[tuple[int, float]]) -> None: ...
 def metrics_text(server: Server) -> str | None: ...
 def set_tools(
     server: Server, tools: Sequence[tuple[str, str, str, str | None, Sequence[tuple[str, str]]]]

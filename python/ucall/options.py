@@ -175,6 +175,8 @@ class Timeouts(Options):
         shutdown_delay_s: Between a stop and the closing of the listener, while calls are served and
             ``/readyz`` answers 503, so that load balancers send no more.
         ready_timeout_s: For all checks of `Server.ready` together. Past it, ``/readyz`` is 503.
+        process_start_timeout_s: For the start of a process of ``processes=``, with its hooks and
+            models. Past it, the process is killed, as if it could not start.
     """
 
     head_timeout_s: float = 10.0
@@ -187,6 +189,7 @@ class Timeouts(Options):
     drain_timeout_s: float = 10.0
     shutdown_delay_s: float = 0.0
     ready_timeout_s: float = 1.0
+    process_start_timeout_s: float = 600.0
 
 
 class TLS(Options):

@@ -225,6 +225,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             limits.max_body_bytes,
             auth is not None,
             ReplyOptions(debug, limits.max_reply_bytes),
+            checked.seconds("process_start_timeout_s", timeouts.process_start_timeout_s),
         )
         self._lifespan.preparation += [self._functions.pools.start, self._functions.warm_up]
         self.title = checked.text("title", title)

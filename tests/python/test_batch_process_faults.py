@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -277,6 +278,30 @@ def test_a_successor_that_hangs_delays_calls_to_their_deadlines(
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
         assert process.returncode == 0
+
+
+@pytest.mark.parametrize("how", ["batches", "calls"])
+def test_a_process_whose_start_hangs_is_killed(tmp_path: Path, engine: str, how: str) -> None:
+    source = SCRIPT.replace("drain_timeout_s=3000", "process_start_timeout_s=4")
+    if how == "calls":
+        source = re.sub(r"@server.batch\(.*\n(.+\n)+", "", source)
+        source = source.replace("@server\ndef", "@server(processes=1)\ndef")
+    hang = tmp_path / "script.py.hang"
+    with serving(tmp_path, engine, source) as (process, wire):
+        if how == "batches":
+            os.kill(wire.result("pid", [1]), signal.SIGKILL)
+            os.kill(wire.result("pid", [1]), signal.SIGKILL)
+            hang.touch()
+            assert eventually(lambda: reply(wire, "pid", [1])["error"]["code"] == -32603)
+        else:
+            hang.touch()
+            assert wire.error("sum", [1, 2])["code"] == -32603
+        hang.unlink()
+        method, params = ("pid", [1]) if how == "batches" else ("sum", [1, 2])
+        assert eventually(lambda: "result" in reply(wire, method, params))
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=60)
+    assert "was not ready after 4 s, process_start_timeout_s, and was killed" in log
 
 
 def test_a_drain_waits_for_batches(tmp_path: Path, engine: str) -> None:

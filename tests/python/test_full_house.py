@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import selectors
 import threading
 import time
@@ -11,10 +12,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from test_metrics import samples, value
 
 import ucall
-from harness import Wire, eventually, http, let_read, request
+from harness import HOST, Wire, eventually, http, let_read, request
 from ucall._functions.process_pool import Pool
+from ucall.client import Client
 
 Serve = Callable[..., ucall.Server]
 
@@ -267,3 +270,96 @@ def test_limits_of_what_does_not_wait_are_refused() -> None:
 def test_limits_of_waiting_calls_are_checked(limit: int) -> None:
     with pytest.raises(ValueError, match="max_waiting"):
         ucall.Server(port=0).batch(lambda texts: texts, name="call", max_waiting=limit)
+
+
+def test_times_of_the_warm_up_say_when_to_retry() -> None:
+    may_end = threading.Event()
+    is_warm = threading.Event()
+
+    began = threading.Event()
+
+    def call(texts: list[str]) -> list[str]:
+        if is_warm.is_set():
+            began.set()
+            assert may_end.wait(60)
+        else:
+            time.sleep(1.2)
+        return texts
+
+    server = ucall.Server(port=0)
+    server.batch(call, threads=True, max_size=1, max_waiting=1, warm_up=("a text",))
+    server.start()
+    is_warm.set()
+    try:
+        with Wire(server.port) as wire, Wire(server.port) as http_wire:
+            wire.send(request("call", ["a"], id=0))
+            assert began.wait(60)
+            wire.send(request("call", ["a"], id=1) + request("call", ["a"], id=2))
+            refused = _replies(wire, 1)[2]
+            assert refused["code"] == -32003
+            # No batch of a caller has ended. Without a measured time it would be 100 ms.
+            assert 1200 <= refused["data"]["retry_after_ms"] < 10_000
+            http_wire.send(POST)
+            status, head, _ = http_wire.reply()
+            seconds = -(-refused["data"]["retry_after_ms"] // 1000)
+            assert status == 503 and f"retry-after: {seconds}\r\n".encode() in head.lower()
+            may_end.set()
+            assert _replies(wire, 2) == {0: "a", 1: "a"}
+    finally:
+        may_end.set()
+        server.stop()
+
+
+POST = b"POST /call HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+POST += b'Content-Length: 13\r\n\r\n{"texts":"a"}'
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "http", "ws"])
+def test_clients_send_priorities(serve: Serve, scheme: str) -> None:
+    order: list[str] = []
+    may_end = threading.Event()
+
+    def call(texts: list[str]) -> list[str]:
+        order.extend(texts)
+        assert may_end.wait(60)
+        return texts
+
+    server = serve(metrics=True)
+    server.batch(call, name="embed", threads=True, max_size=1)
+    runs = lambda calls: value(samples(server.port), "ucall_running_calls") == calls  # noqa: E731
+    with Client(f"{scheme}://{HOST}:{server.port}") as client:
+
+        def call_batch(client: Client) -> None:
+            with client.batch() as calls:
+                calls.embed("batch")
+
+        def call_one(client: Client, text: str) -> None:
+            client.embed(text)
+
+        threads = [threading.Thread(target=call_one, args=[client, "first"])]
+        threads[0].start()
+        assert eventually(lambda: order == ["first"])
+        for priority in (-8, None, 7):
+            arguments = client.with_options(priority=priority), str(priority)
+            threads.append(threading.Thread(target=call_one, args=arguments))
+        arguments = (client.with_options(priority=3),)
+        threads.append(threading.Thread(target=call_batch, args=arguments))
+        for thread in threads[1:]:
+            thread.start()
+        assert eventually(lambda: runs(5))
+        may_end.set()
+        for thread in threads:
+            thread.join(60)
+    assert order == ["first", "7", "batch", "None", "-8"]
+
+
+def test_clients_refuse_other_priorities() -> None:
+    with Client("tcp://127.0.0.1:1") as client:
+        for priority in (-9, 8):
+            with pytest.raises(ValueError, match="priority: expected -8 to 7"):
+                client.with_options(priority=priority)
+        for invalid in (1.0, True, "1"):
+            with pytest.raises(TypeError, match="priority: expected int or None"):
+                client.with_options(priority=invalid)  # type: ignore[arg-type]
+        copied = pickle.loads(pickle.dumps(client.with_options(priority=7)))
+        assert copied._options.priority == 7

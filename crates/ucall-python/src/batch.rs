@@ -173,8 +173,10 @@ impl Batches {
 
 impl BatchQueue {
     fn new(procedure: SharedProcedure, rules: BatchRules, counts: Arc<BatchCounts>) -> Self {
+        let mut batcher = Batcher::new(rules.limits);
+        batcher.seed(procedure.batch_times.get().map(Vec::as_slice).unwrap_or_default());
         let state = QueueState {
-            batcher: Batcher::new(rules.limits),
+            batcher,
             inputs: HashMap::new(),
             running: VecDeque::new(),
             more_groups: 0,

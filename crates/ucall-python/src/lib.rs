@@ -153,7 +153,7 @@ mod _core {
     #[pymodule_export]
     use crate::server_hooks::{set_error_finder, set_unknown_hooks};
     #[pymodule_export]
-    use crate::server_stats::{count_loaded_model, metrics_text};
+    use crate::server_stats::{count_loaded_model, metrics_text, seed_batches};
     #[pymodule_export]
     use crate::session::Connection;
     #[pymodule_export]

@@ -1,7 +1,7 @@
 //! A registered function: its signature, its conversions and how it runs.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
@@ -54,6 +54,8 @@ pub(crate) struct Procedure {
     pub(crate) in_processes: Option<ProcessFunction>,
     /// Set if the callable is a hook: the function, and the hooks within.
     pub(crate) hooked: Option<Arc<Hooked>>,
+    /// The times of its batches by their weights, if they were measured before the first call.
+    pub(crate) batch_times: OnceLock<Vec<(u64, Duration)>>,
 }
 
 /// The hooks around a function, whose procedure has the outermost one as its callable.
@@ -102,7 +104,7 @@ pub(crate) enum CallMode {
     /// A generator.
     Generator(Executor),
     /// A generator that takes calls between its steps.
-    Slots { count: usize, executor: Executor },
+    Slots { count: usize, waiting_max: Option<usize>, executor: Executor },
 }
 
 /// Where the code of a function runs.
@@ -239,7 +241,7 @@ impl CallMode {
             _ => return Err(PyValueError::new_err(format!("unknown call mode {name:?}"))),
         };
         if let Some(&BatchOptions { slots: Some(count), .. }) = batch {
-            return Ok(Self::Slots { count, executor });
+            return Ok(Self::Slots { count, waiting_max, executor });
         }
         if let Some(options) = batch {
             return BatchRules::new(options, executor, yields, waiting_max).map(Self::Batch);
@@ -252,7 +254,7 @@ impl CallMode {
         })
     }
 
-    /// The limit of calls that wait for a thread, if so many may. A batcher has its own.
+    /// The limit of calls that wait for a thread, if so many may. Batchers and slots have others.
     pub(crate) fn waiting_limit(self, max: Option<usize>) -> Option<WaitingLimit> {
         match self {
             Self::Batch(_) | Self::Slots { .. } => None,
@@ -302,6 +304,7 @@ impl Procedure {
             route: None,
             mount: None,
             hooked: None,
+            batch_times: OnceLock::new(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The counters and metrics of a server.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -25,6 +26,15 @@ pub(crate) fn count_loaded_model(server: &Bound<'_, Server>, model: &str, has_en
         (Some(metrics), false) => metrics.begin_loaded(model),
         (Some(metrics), true) => metrics.end_loaded(model),
         (None, _) => {}
+    }
+}
+
+/// Has the batches of a function begin with the measured seconds of batches by their weights.
+#[pyfunction]
+pub(crate) fn seed_batches(server: &Bound<'_, Server>, name: &str, times: Vec<(u64, f64)>) {
+    let time = |(weight, seconds)| Some((weight, Duration::try_from_secs_f64(seconds).ok()?));
+    if let Some(procedure) = server.get().procedures.get(name) {
+        let _ = procedure.function().batch_times.set(times.into_iter().filter_map(time).collect());
     }
 }
 

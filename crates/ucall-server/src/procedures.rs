@@ -271,6 +271,13 @@ impl<P> Procedures<P> {
         self.version.fetch_add(1, Ordering::Release);
     }
 
+    /// The procedure `name`, unless it is a native one.
+    pub fn get(&self, name: &str) -> Option<Arc<P>> {
+        let table = self.lock();
+        let index = *table.indices.get(name.as_bytes())?;
+        table.entries.get(index).map(|(_, procedure)| procedure.clone())
+    }
+
     /// Whether there is a procedure `name`.
     pub fn contains(&self, name: &str) -> bool {
         let table = self.lock();

@@ -89,6 +89,7 @@ class BatchPool:
         parallel: The most batches that one process has at once: it runs one of them.
         hooks: Run in each process before its first batch.
         report: Called with False when a process is ready, and with True when it has ended.
+        start_timeout_s: In which a process has to be ready.
     """
 
     def __init__(
@@ -98,8 +99,10 @@ class BatchPool:
         hooks: Sequence[ProcessHook],
         options: ReplyOptions,
         report: Callable[[bool], object],
+        start_timeout_s: float,
     ) -> None:
         self.report = report
+        self.start_timeout_s = start_timeout_s
         self.devices = tuple(devices)
         self._parallel = parallel
         self.hooks = hooks
@@ -227,6 +230,9 @@ class _Process(_Served):
 
     def __init__(self, pool: BatchPool, number: int) -> None:
         self._process: BaseProcess | None = None
+        #: Runs until the process is ready.
+        self._timer: threading.Timer | None = None
+        self._is_late = False
         self._lock = threading.Lock()
         super().__init__(pool, number)
 
@@ -237,7 +243,7 @@ class _Process(_Served):
         super().end()
 
     def _serve_one(self) -> None:
-        who = f"process {self._number}"
+        who, self._is_late = f"process {self._number}", False
         try:
             ours = self._start()
         except Exception as failure:
@@ -245,10 +251,14 @@ class _Process(_Served):
         process = self._process
         assert process is not None
         core, number = self._pool.core, self._number
+        timer = self._timer = threading.Timer(self._pool.start_timeout_s, self._kill_late)
+        timer.daemon = True
+        timer.start()
         with _exit_descriptor(process) as exit_fd:
             end, reason, was_ready = core.serve(
                 number, False, ours.detach(), exit_fd, self._set_ready
             )
+            timer.cancel()
             if end == "died":
                 process.join(_EXIT_S)
             with self._lock:
@@ -264,8 +274,17 @@ class _Process(_Served):
             self._report_end(process, _how_ended(end, process.exitcode), end != "deadline")
         else:
             why = f"could not start: {reason}" if reason else _how_ended(end, process.exitcode)
+            if self._is_late:
+                limit_s = self._pool.start_timeout_s
+                why = f"was not ready after {limit_s:g} s, process_start_timeout_s, and was killed"
             self._fail_start(who, why, None)
         return None
+
+    def _kill_late(self) -> None:
+        with self._lock:
+            if self._process is not None and self._ready_at == float("inf"):
+                self._is_late = True
+                self._process.kill()
 
     def _start(self) -> socket.socket:
         pool, (ours, theirs) = self._pool, socket.socketpair()
@@ -285,6 +304,8 @@ class _Process(_Served):
 
     def _set_ready(self) -> None:
         super()._set_ready()
+        if self._timer is not None:
+            self._timer.cancel()
         self._pool.report(False)
 
     def _report_end(self, process: BaseProcess, why: str, may_repeat: bool) -> None:

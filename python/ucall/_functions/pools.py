@@ -23,9 +23,12 @@ __all__ = ["Pools"]
 class Pools:
     """The pools of processes, each of which is made for the first function that needs it."""
 
-    def __init__(self, core: _core.Server, replies: ReplyOptions) -> None:
+    def __init__(
+        self, core: _core.Server, replies: ReplyOptions, process_start_timeout_s: float
+    ) -> None:
         self._core = core
         self._replies = replies
+        self._process_start_timeout_s = process_start_timeout_s
         self._of_calls: dict[int, Pool] = {}
         self._of_batches: list[BatchPool] = []
         #: Connects with the processes that all workers share; ``None`` in other programs.
@@ -43,8 +46,9 @@ class Pools:
         from ucall._functions.process_pool import Pool
 
         checked.positive("processes", processes)
+        timeout_s = self._process_start_timeout_s
         return self._of_calls.setdefault(
-            processes, Pool(processes, self._process_hooks, self._count_processes)
+            processes, Pool(processes, self._process_hooks, self._count_processes, timeout_s)
         )
 
     def of_batches(self, rules: BatchRules) -> BatchPool | None:
@@ -57,7 +61,8 @@ class Pools:
             if pool.fits(devices, rules.parallel):
                 return pool
         hooks, report = self._process_hooks, self._count_processes
-        pool = BatchPool(devices, rules.parallel, hooks, self._replies, report)
+        timeout_s = self._process_start_timeout_s
+        pool = BatchPool(devices, rules.parallel, hooks, self._replies, report, timeout_s)
         self._of_batches.append(pool)
         return pool
 

@@ -61,6 +61,7 @@ class Pool:
         processes: The largest number of processes.
         hooks: Run in each process before its first call.
         report: Called with False when a process is ready, and with True when it has ended.
+        start_timeout_s: In which a process has to be ready.
     """
 
     def __init__(
@@ -68,13 +69,15 @@ class Pool:
         processes: int,
         hooks: Sequence[ProcessHook] = (),
         report: Callable[[bool], object] = lambda has_ended: None,
+        start_timeout_s: float = 600.0,
     ) -> None:
         self._processes = processes
+        self._start_timeout_s = start_timeout_s
         self._report = report
         self._functions: list[Function] = []
         self._hooks = hooks
         self._lock = threading.Lock()
-        self._pool = _Pool(self._functions, hooks, report)
+        self._pool = self._new_pool()
 
     def submitter(
         self,
@@ -132,8 +135,11 @@ class Pool:
     def close(self) -> None:
         """Kills the processes. The results of their calls are not needed any more."""
         with self._lock:
-            pool, self._pool = self._pool, _Pool(self._functions, self._hooks, self._report)
+            pool, self._pool = self._pool, self._new_pool()
         pool.close()
+
+    def _new_pool(self) -> _Pool:
+        return _Pool(self._functions, self._hooks, self._report, self._start_timeout_s)
 
 
 class _Pool:
@@ -144,9 +150,11 @@ class _Pool:
         functions: list[Function],
         hooks: Sequence[ProcessHook],
         report: Callable[[bool], object],
+        start_timeout_s: float,
     ) -> None:
         self.functions = functions
         self.report = report
+        self.start_timeout_s = start_timeout_s
         self.hooks = hooks
         self.calls: queue.SimpleQueue[PoolCall | None] = queue.SimpleQueue()
         self.is_closed = False
@@ -284,6 +292,11 @@ class _Worker:
         if self._pool.is_closed:
             self.kill()
         try:
+            limit_s = self._pool.start_timeout_s
+            if not ours.poll(limit_s):
+                self.kill()
+                problem = f"was not ready after {limit_s:g} s, process_start_timeout_s"
+                raise RuntimeError(f"its process {problem}, and was killed")
             self._prefix, failure = ours.recv()
         except (EOFError, ConnectionError):
             raise RuntimeError(f"its process {self._exit_reason()}") from None

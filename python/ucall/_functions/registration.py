@@ -224,8 +224,7 @@ def register(
     mode = _mode_of(is_async, yields, in_threads)
     if max_waiting is not None:
         checked.positive("max_waiting", max_waiting)
-        has_slots = batch is not None and batch.slots is not None
-        if has_slots or (batch is None and pool is None and not mode.startswith("thread")):
+        if batch is None and pool is None and not mode.startswith("thread"):
             raise TypeError(
                 f"{name}: max_waiting: is for functions that run in threads, processes or batches"
             )

@@ -65,6 +65,7 @@ class Functions:
         max_body_bytes: int,
         has_auth: bool,
         replies: ReplyOptions,
+        process_start_timeout_s: float,
     ) -> None:
         self._core = core
         self._max_body_bytes = max_body_bytes
@@ -78,7 +79,7 @@ class Functions:
         self._hooks: tuple[Hook, ...] = ()
         #: The names of methods that other servers answer; some end in ``*``.
         self._relayed: set[str] = set()
-        self.pools = Pools(core, replies)
+        self.pools = Pools(core, replies, process_start_timeout_s)
         #: The batches that run before the server listens, by their functions' names.
         self._warm_ups: dict[str, WarmUp] = {}
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
@@ -488,6 +489,8 @@ class Functions:
             self._report_warm(it, began)
 
     def _report_warm(self, warm_up: WarmUp, began: float) -> None:
+        if warm_up.has_sizes:
+            _core.seed_batches(self._core, warm_up.name, sorted(warm_up.times.items()))
         launch.announce(warm_up.described(time.perf_counter() - began))
 
 

@@ -63,6 +63,8 @@ class WarmUp:
         self._function = function
         self._yields = signatures.yields(function)
         self._sizes = sizes(rules.max_size)
+        #: Whether the size of a batch says what it weighs.
+        self.has_sizes = not self._yields and (rules.rows or rules.weight is None)
         self._example = _example(name, function, hints, rules.warm_up or ())
         #: The seconds that a batch of each size has taken; empty before it is warm.
         self.times: dict[int, float] = {}

@@ -144,7 +144,7 @@ class FunctionDecorators:
             weight: What a call weighs, such as its tokens: a function of the call's params, by
                 position. More calls than one batch takes are put together by close weights.
             max_weight: The sum of the weights in one batch. A heavier call gets -32602.
-            max_waiting: Calls that wait for a batch; further ones get -32003.
+            max_waiting: Calls that wait for a batch or a slot; further ones get -32003.
             parallel: Concurrent batches, if the function is async, a generator or runs in threads;
                 with ``processes`` those that each process has at once, of which it runs one.
             processes: Runs batches in this many processes, one for each device by default. The

@@ -79,11 +79,11 @@ fn status_line(status: u16) -> &'static str {
 fn error_response(status: u16, body: &[u8]) -> Vec<u8> {
     let mut response = Vec::new();
     let headers = match status {
-        503 => "Retry-After: 1\r\n",
-        415 => "Accept-Encoding: identity\r\n",
-        _ => "",
+        503 => RpcError::retry_after_line(body),
+        415 => "Accept-Encoding: identity\r\n".to_owned(),
+        _ => String::new(),
     };
-    write_json_response(&mut response, status_line(status), headers, body);
+    write_json_response(&mut response, status_line(status), &headers, body);
     response
 }
 

@@ -104,6 +104,18 @@ impl RpcError {
         error
     }
 
+    /// The header of a response with an error, whose JSON text may have `retry_after_ms`: that time
+    /// in whole seconds, else one.
+    #[cold]
+    pub(crate) fn retry_after_line(text: &[u8]) -> String {
+        const NAME: &[u8] = br#""retry_after_ms":"#;
+        let at = text.windows(NAME.len()).position(|window| window == NAME);
+        let digits = at.and_then(|at| text.get(at + NAME.len()..)).unwrap_or_default().iter();
+        let digits = digits.take_while(|byte| byte.is_ascii_digit()).take(9);
+        let ms = digits.fold(0, |number: u64, digit| 10 * number + u64::from(digit - b'0'));
+        format!("Retry-After: {}\r\n", ms.div_ceil(1000).max(1))
+    }
+
     /// The call has to ask for a stream, and does not.
     pub fn items_required() -> Self {
         Self::invalid_request(
@@ -149,5 +161,23 @@ impl RpcError {
 
     pub(crate) fn invalid_request(expected: &str) -> Self {
         Self::new(Self::INVALID_REQUEST, "Invalid Request").expected(expected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_in_whole_seconds() {
+        let line = |text: &str| RpcError::retry_after_line(text.as_bytes());
+        for (ms, seconds) in [("1", 1), ("1000", 1), ("1001", 2), ("10000", 10), ("x", 1)] {
+            let text = format!(r#"{{"error":{{"data":{{"retry_after_ms":{ms},"a":1}}}}}}"#);
+            assert_eq!(line(&text), format!("Retry-After: {seconds}\r\n"));
+        }
+        assert_eq!(line(""), "Retry-After: 1\r\n");
+        let long = format!(r#""retry_after_ms":{}"#, "9".repeat(40));
+        assert_eq!(line(&long), "Retry-After: 1000000\r\n", "it is bounded");
+        assert_eq!(line(r#""retry_after_ms":"#), "Retry-After: 1\r\n");
     }
 }

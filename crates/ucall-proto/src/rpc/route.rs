@@ -24,13 +24,13 @@ pub(super) fn write_error_response(out: &mut Vec<u8>, error: &RpcError) {
     error.write(&mut body);
     body.extend_from_slice(b"}\n");
     let (status, headers) = match error.code {
-        RpcError::INVALID_PARAMS => ("400 Bad Request", ""),
-        RpcError::UNAUTHORIZED => ("403 Forbidden", ""),
+        RpcError::INVALID_PARAMS => ("400 Bad Request", String::new()),
+        RpcError::UNAUTHORIZED => ("403 Forbidden", String::new()),
         RpcError::OVERLOADED | RpcError::DRAINING | RpcError::ABORTED => {
-            ("503 Service Unavailable", "Retry-After: 1\r\n")
+            ("503 Service Unavailable", RpcError::retry_after_line(&body))
         }
-        RpcError::DEADLINE_PASSED => ("504 Gateway Timeout", ""),
-        _ => ("500 Internal Server Error", ""),
+        RpcError::DEADLINE_PASSED => ("504 Gateway Timeout", String::new()),
+        _ => ("500 Internal Server Error", String::new()),
     };
-    write_json_response(out, status, headers, &body);
+    write_json_response(out, status, &headers, &body);
 }

@@ -89,9 +89,14 @@ impl Deferral {
         Ok(CallStart { procedure, call, caller, deadline, permit, request })
     }
 
-    /// Checks that another call of a function may wait for a thread or a batch.
+    /// Checks that another call of a function may wait for a thread, a batch or a slot.
     pub(super) fn check_waiting(&self, procedure: &SharedProcedure) -> Result<(), RpcError> {
         self.batches.check_full(procedure)?;
+        if let CallMode::Slots { waiting_max: Some(max), .. } = procedure.mode
+            && self.streams.is_queue_full(procedure, max)
+        {
+            return Err(overloaded("max_waiting", max, self.calls.average_time()));
+        }
         match &procedure.waiting_limit {
             Some(limit) if self.pool.is_full(limit.waiting(), limit.max) => {
                 Err(overloaded("max_waiting", limit.max, self.calls.average_time()))

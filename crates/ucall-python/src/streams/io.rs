@@ -100,6 +100,11 @@ impl StreamIo {
         stream
     }
 
+    /// Whether so many calls of a function wait for a slot.
+    pub(crate) fn is_queue_full(&self, procedure: &SharedProcedure, max: usize) -> bool {
+        self.slots.is_queue_full(procedure, max)
+    }
+
     /// Has the generators of functions with slots end once they have no calls. Returns whether any
     /// runs.
     pub(crate) fn retire_slots(&mut self) -> bool {

@@ -66,6 +66,11 @@ impl Concurrency {
         }
     }
 
+    /// The time of a batch alone was measured.
+    pub(super) fn know_alone(&mut self) {
+        (self.since_alone, self.is_alone_known) = (0, true);
+    }
+
     /// A batch starts.
     pub(super) fn batch_starts(&mut self) {
         self.since_alone = self.since_alone.saturating_add(1);
@@ -79,7 +84,7 @@ impl Concurrency {
         let total: f64 = usage.0.iter().sum();
         let [alone_seconds, ..] = usage.0;
         if alone_seconds >= SHARE_ALONE * total {
-            (self.since_alone, self.is_alone_known) = (0, true);
+            self.know_alone();
             return true;
         }
         let Some(alone) = alone else { return false };

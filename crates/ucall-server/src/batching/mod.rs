@@ -127,6 +127,14 @@ impl<T: Copy + Eq + Hash> Batcher<T> {
         }
     }
 
+    /// Begins with the times of batches that were measured, each alone, by their weights.
+    pub fn seed(&mut self, times: &[(u64, Duration)]) {
+        times.iter().for_each(|(weight, took)| self.times.learn(*weight, *took));
+        if !times.is_empty() {
+            self.concurrency.know_alone();
+        }
+    }
+
     /// The number of calls that wait.
     pub fn waiting(&self) -> usize {
         self.queue.len()

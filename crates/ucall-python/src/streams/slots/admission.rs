@@ -2,6 +2,7 @@
 
 use std::mem;
 use std::sync::Arc;
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use ucall_server::Token;
@@ -23,12 +24,13 @@ pub(super) struct Admitted {
 }
 
 impl StreamState {
-    /// Adds a call to the queue. `true` if the generator is to be started.
+    /// Adds a call to the queue, behind those of its rank. `true` if the generator is to start.
     pub(super) fn enqueue(
         &mut self,
         token: Token,
         target: ItemTarget,
         input: Arc<JobInput>,
+        rank: Instant,
     ) -> (CallKey, bool) {
         let call = StreamCall::new(token, CallPlace::Queue);
         let free = self.slots.as_mut().and_then(|table| table.free.pop());
@@ -45,7 +47,8 @@ impl StreamState {
         if table.queue.len() > ENDED_CALLS_MAX + 2 * table.queued {
             table.queue.retain(|call| !call.input.is_empty());
         }
-        table.queue.push_back(QueuedCall { key, input });
+        let place = table.queue.partition_point(|call| call.rank <= rank);
+        table.queue.insert(place, QueuedCall { key, input, rank });
         table.queued += 1;
         (key, !mem::replace(&mut table.is_running, true))
     }
@@ -55,7 +58,7 @@ impl StreamState {
         let table = self.slots.as_mut()?;
         let index = table.taken.iter().position(Option::is_none)?;
         loop {
-            let QueuedCall { key, input } = self.slots.as_mut()?.queue.pop_front()?;
+            let QueuedCall { key, input, .. } = self.slots.as_mut()?.queue.pop_front()?;
             if self.find(key).is_none_or(|call| call.place != CallPlace::Queue) {
                 continue;
             }

@@ -35,6 +35,16 @@ impl SlotStreams {
         (stream, retired)
     }
 
+    /// Whether so many calls of a function wait for a slot.
+    pub(in crate::streams) fn is_queue_full(
+        &self,
+        procedure: &SharedProcedure,
+        max: usize,
+    ) -> bool {
+        let stream = self.0.iter().find(|it| Arc::ptr_eq(&it.procedure, procedure));
+        stream.is_some_and(|it| it.is_queue_full(max))
+    }
+
     /// Has all generators end once they have no calls. Returns what waits.
     pub(in crate::streams) fn retire(&self) -> Vec<(Arc<Stream>, Waiter)> {
         self.0.iter().filter_map(|it| it.retire().map(|waiter| (it.clone(), waiter))).collect()

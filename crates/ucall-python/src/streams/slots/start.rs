@@ -1,6 +1,7 @@
 //! Begins calls of functions with slots, and starts their generators.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -18,6 +19,10 @@ use crate::functions::Functions;
 use crate::pool::{GeneratorStart, Job, Work};
 use crate::procedure::{Executor, Procedure};
 
+/// A step of priority is worth a second of waiting, as in batches.
+const PRIORITY_STEP: Duration = Duration::from_secs(1);
+const PRIORITY_MAX: i64 = 7;
+
 impl Deferral {
     /// Begins a call that waits for a slot.
     pub(crate) fn begin_in_slots(
@@ -27,13 +32,15 @@ impl Deferral {
         count: usize,
     ) -> CallOutcome {
         let procedure = start.procedure;
+        let earlier = PRIORITY_MAX - i64::from(functions.contexts.priority_of(start.call));
+        let rank = functions.timing.turn_began() + PRIORITY_STEP * earlier.max(0) as u32;
         let (input, state) = self.take_input(functions, &mut start, WaitsFor::Batch);
         let items = CallItems::of(&start);
         let (target, outcome) = (items.target, items.outcome());
         let retained = RetainedParams::Input(input.clone());
         let token = self.insert_call(&functions.timing, start, state, retained);
         let stream = self.streams.slots_of(procedure, count);
-        let (key, enqueued) = stream.enqueue(token, target, input);
+        let (key, enqueued) = stream.enqueue(token, target, input, rank);
         if let Some(call) = self.calls.find(token).and_then(Entry::call) {
             call.items.stream = Some(StreamedCall { stream: stream.clone(), key });
         }

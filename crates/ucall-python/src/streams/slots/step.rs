@@ -1,6 +1,7 @@
 //! The steps of a generator: which calls each one has, and what it yields for them.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -37,13 +38,19 @@ impl Stream {
         token: Token,
         target: ItemTarget,
         input: Arc<JobInput>,
+        rank: Instant,
     ) -> (CallKey, Enqueued) {
         let mut state = self.state();
-        let (key, is_first) = state.enqueue(token, target, input);
+        let (key, is_first) = state.enqueue(token, target, input, rank);
         match is_first {
             true => (key, Enqueued::Start),
             false => (key, Enqueued::Runs(self.wake(&mut state))),
         }
+    }
+
+    /// Whether so many calls wait that will not get a slot in the next step.
+    pub(super) fn is_queue_full(&self, max: usize) -> bool {
+        self.state().slots.as_ref().is_some_and(|table| table.waiting() >= max)
     }
 
     /// Begins a run of the generator: makes what it is given. `None` if no call is left.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 
@@ -36,6 +37,8 @@ pub(in crate::streams) struct SlotTable {
 pub(super) struct QueuedCall {
     pub(super) key: CallKey,
     pub(super) input: Arc<JobInput>,
+    /// Calls get slots in this order.
+    pub(super) rank: Instant,
 }
 
 impl SlotTable {
@@ -73,6 +76,11 @@ impl SlotTable {
 
     pub(super) fn size(&self) -> usize {
         self.taken.len()
+    }
+
+    /// How many calls wait beyond those for which a slot is free.
+    pub(super) fn waiting(&self) -> usize {
+        self.queued.saturating_sub(self.taken.len() - self.in_use)
     }
 
     pub(super) fn is_running(&self) -> bool {
