@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from ucall._functions.methods import Methods, NativeMethod, ReplyOptions, Served
 from ucall._functions.pools import Pools
 from ucall._routes import browser_client, explorer
 from ucall._routes.discovery import Discovery
-from ucall._server import checked, launch
+from ucall._server import checked
 
 if TYPE_CHECKING:
     from ucall._asgi.mount import Application
@@ -473,25 +472,11 @@ class Functions:
 
     def warm_up(self) -> Awaitable[None] | None:
         """Runs the batches of `ucall.Server.batch` with ``warm_up``, once in a process."""
-        cold = [it for it in self._warm_ups.values() if not it.is_warm]
-        for it in cold:
-            if not it.is_async:
-                began = time.perf_counter()
-                it.run()
-                self._report_warm(it, began)
-        cold = [it for it in cold if it.is_async]
-        return self._warm_up_async(cold) if cold else None
+        if not self._warm_ups:
+            return None
+        from ucall._functions.warm_up import run_all
 
-    async def _warm_up_async(self, cold: list[WarmUp]) -> None:
-        for it in cold:
-            began = time.perf_counter()
-            await it.run_async()
-            self._report_warm(it, began)
-
-    def _report_warm(self, warm_up: WarmUp, began: float) -> None:
-        if warm_up.has_sizes:
-            _core.seed_batches(self._core, warm_up.name, sorted(warm_up.times.items()))
-        launch.announce(warm_up.described(time.perf_counter() - began))
+        return run_all(self._core, self._warm_ups.values())
 
 
 def _absent() -> None:

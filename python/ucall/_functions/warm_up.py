@@ -11,17 +11,19 @@ import inspect
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ucall import _core
 from ucall._core import Context
 from ucall._functions import batches, signatures
+from ucall._server import launch
 
 if TYPE_CHECKING:
     from ucall._functions.registration import BatchRules
 
-__all__ = ["WarmUp", "sizes"]
+__all__ = ["WarmUp", "run_all", "sizes"]
 
 T = TypeVar("T")
 
@@ -142,6 +144,31 @@ class WarmUp:
     def _failure(self, size: int, failure: Exception) -> RuntimeError:
         reason = f"{type(failure).__name__}: {failure}"
         return RuntimeError(f"{self.name}: warm_up: a batch of {size} failed: {reason}")
+
+
+def run_all(core: _core.Server, warm_ups: Iterable[WarmUp]) -> Awaitable[None] | None:
+    """Runs those that have not run. What it returns, if anything, runs the async ones."""
+    cold = [it for it in warm_ups if not it.is_warm]
+    for it in cold:
+        if not it.is_async:
+            began = time.perf_counter()
+            it.run()
+            _report(core, it, began)
+    cold = [it for it in cold if it.is_async]
+    return _run_async(core, cold) if cold else None
+
+
+async def _run_async(core: _core.Server, cold: list[WarmUp]) -> None:
+    for it in cold:
+        began = time.perf_counter()
+        await it.run_async()
+        _report(core, it, began)
+
+
+def _report(core: _core.Server, warm_up: WarmUp, began: float) -> None:
+    if warm_up.has_sizes:
+        _core.seed_batches(core, warm_up.name, sorted(warm_up.times.items()))
+    launch.announce(warm_up.described(time.perf_counter() - began))
 
 
 def _first(generator: Iterator[T]) -> T:
