@@ -296,8 +296,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         ``python -m ucall`` or a child of `multiprocessing`, it returns at once.
 
         Args:
-            max_cycles: Turns of the server; each waits for events and handles them. Negative: no
-                bound.
+            max_cycles: Turns of the server, each of which handles events. Negative: no bound.
             max_seconds: Negative: no bound.
             workers: Serves from this many processes, without bounds, and restarts them when they
                 die. Each one runs this program again, up to this call, and ends at its next run.
