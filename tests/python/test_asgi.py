@@ -235,7 +235,7 @@ class Left:
     ("way", "ends"),
     [
         ("waits", ["http.disconnect", "OSError"]),
-        ("sends", ["http.request", "http.disconnect", "OSError"]),
+        ("sends", ["http.disconnect", "http.disconnect", "OSError"]),
         ("goes_on", ["returned"]),
     ],
 )

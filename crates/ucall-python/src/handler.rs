@@ -99,7 +99,7 @@ impl Interpreter {
         procedure: &SharedProcedure,
         mount: &Mount,
         call: &Call<'_>,
-        body: &[u8],
+        body: Option<&[u8]>,
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Result<CallOutcome, RpcError> {
@@ -239,7 +239,7 @@ impl Handler for Interpreter {
         &mut self,
         procedure: &SharedProcedure,
         call: &Call<'_>,
-        body: &[u8],
+        body: Option<&[u8]>,
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
@@ -247,6 +247,7 @@ impl Handler for Interpreter {
             return answer(self.begin_mounted(procedure, mount, call, body, caller, reply), reply);
         }
         let py = self.attach();
+        let body = body.unwrap_or_default();
         let (functions, budget) = (&self.functions, self.deferral.calls.budget());
         match HttpRequest::object(py, functions, budget, procedure, call, body, caller) {
             Ok(request) => {
@@ -259,6 +260,15 @@ impl Handler for Interpreter {
                 CallOutcome::Done
             }
         }
+    }
+
+    fn takes_body(&mut self, call: CallId) -> bool {
+        self.deferral.takes_body(call)
+    }
+
+    fn take_body_part(&mut self, call: CallId, part: &[u8], is_last: bool) {
+        self.functions.attach();
+        self.deferral.take_body_part(call, part, is_last);
     }
 
     fn param_kind(&self, procedure: &SharedProcedure, name: &str) -> ParamKind {

@@ -15,6 +15,8 @@ pub(crate) enum DeferredOutcome {
     Future(Py<PyAny>),
     /// Items of a stream wait. The outcome follows.
     Items,
+    /// There is room for more of the request's body. The outcome follows.
+    TakesBody,
     /// The JSON text of the result, or an error.
     Text(Result<Vec<u8>, RpcError>),
     /// The JSON text of the result, and the parts that it refers to.

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ucall_engine::{EngineClock, Id, OwningProcess, Peer};
+use ucall_engine::{EngineClock, Id, OwningProcess};
 use ucall_proto::http1::{Head, Method, Methods, Target, request_origin};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
@@ -21,18 +21,17 @@ use crate::caller::{CallId, Caller, Transport};
 use crate::config::WorkerConfig;
 use crate::deferred_calls::RunLimit;
 use crate::handler::{Handler, Polled};
-use crate::health;
-use crate::inference;
 use crate::mcp::{McpCalls, Tool};
 use crate::native::NativeHandlers;
 use crate::procedures::{ProcedureCache, Procedures};
 use crate::protected_resource::ProtectedResource;
 use crate::routes::{Route, RouteAccess, RouteTarget};
-use interceptor::{Interceptor, rejection_error};
+use interceptor::Interceptor;
 
 pub(crate) use interceptor::RejectionReason;
 
 mod interceptor;
+mod route;
 
 /// Why calls may be refused, and when.
 #[derive(Clone, Copy, Default, Debug)]
@@ -399,9 +398,30 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 
     fn respond(&mut self, call: &Call<'_>, body: &[u8], reply: &mut Reply<'_>) -> CallOutcome {
         let peer = self.set_client(call.head);
-        let outcome = self.run_route(call, body, peer, reply);
+        let outcome = self.run_route(call, Some(body), peer, reply);
         self.caller.peer = peer;
         outcome
+    }
+
+    fn streams_body(&self, head: &Head<'_>) -> bool {
+        self.is_mounted(head)
+    }
+
+    fn respond_streamed(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
+        let peer = self.set_client(call.head);
+        let outcome = self.run_route(call, None, peer, reply);
+        self.caller.peer = peer;
+        outcome
+    }
+
+    fn takes_body(&mut self, number: CallNumber) -> bool {
+        let call = CallId { connection: self.caller.connection, number };
+        self.dispatcher.handler.takes_body(call)
+    }
+
+    fn take_body_part(&mut self, number: CallNumber, part: &[u8], is_last: bool) {
+        let call = CallId { connection: self.caller.connection, number };
+        self.dispatcher.handler.take_body_part(call, part, is_last);
     }
 
     fn cancel(&mut self, number: CallNumber) {
@@ -417,66 +437,6 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 }
 
 impl<H: Handler> Dispatch<'_, H> {
-    /// Answers the request of a route, which has come from `peer`.
-    fn run_route(
-        &mut self,
-        call: &Call<'_>,
-        body: &[u8],
-        peer: Option<Peer>,
-        reply: &mut Reply<'_>,
-    ) -> CallOutcome {
-        let (rejection, problem) = (self.rejection(), self.problem());
-        let Dispatcher { handler, procedures, calls, .. } = &mut *self.dispatcher;
-        let find = |head: &Head<'_>| procedures.routes().find(call.method.raw(), head.method());
-        let Some(route) = call.head.and_then(find) else {
-            reply.error(&method_not_found(call.method));
-            return CallOutcome::Done;
-        };
-        let caller = &*self.caller;
-        let outcome = match (&*route.target, rejection) {
-            (RouteTarget::Live, _) => answer(reply, &health::liveness()),
-            (RouteTarget::Ready(checks), _) => match (problem, checks) {
-                (None, Some(checks)) => handler.check_ready(checks, call, caller, reply),
-                (problem, _) => answer(reply, &health::readiness(problem)),
-            },
-            (RouteTarget::InferenceLive, _) => answer(reply, &inference::liveness()),
-            (RouteTarget::InferenceReady(checks), _) => match (problem, checks) {
-                (None, Some(checks)) => handler.check_ready(checks, call, caller, reply),
-                (problem, _) => answer(reply, &inference::inference_readiness(problem)),
-            },
-            (RouteTarget::Inference, _) => match call.head.zip(procedures.inference()) {
-                Some((head, table)) => answer(reply, &table.response(head, problem)),
-                None => {
-                    reply.error(&method_not_found(call.method));
-                    CallOutcome::Done
-                }
-            },
-            (_, Some(cause)) => {
-                *calls += 1;
-                reply.error(&rejection_error(cause));
-                CallOutcome::Done
-            }
-            (RouteTarget::Procedure(procedure) | RouteTarget::Mount(procedure), None) => {
-                *calls += 1;
-                handler.respond(procedure, call, body, caller, reply)
-            }
-            (RouteTarget::Metrics(reader), None) => {
-                *calls += 1;
-                answer(reply, &reader.response(call.head))
-            }
-            // Its requests are documents, which do not come here.
-            (RouteTarget::Mcp, None) => CallOutcome::Done,
-            (RouteTarget::Resource(resource), None) => {
-                let resource = resource.clone();
-                let (proxies, is_tls) = (self.trusted_proxies(peer), call.session.is_some());
-                let origin = call.head.and_then(|head| request_origin(head, proxies, is_tls));
-                answer(reply, &resource.response(call.head, origin.as_deref()))
-            }
-        };
-        self.dispatcher.end_child();
-        outcome
-    }
-
     /// Runs a procedure that is not in the table of functions.
     pub(crate) fn run(
         &mut self,
@@ -549,27 +509,11 @@ impl<H: Handler> Dispatch<'_, H> {
             }
         }
     }
-
-    fn route(&self, head: &Head<'_>) -> Option<&Route<H::Procedure>> {
-        let (path, _) = head.path_and_query();
-        let route = self.dispatcher.procedures.routes().find(path, head.method())?;
-        // A function comes before an application.
-        let is_passed = matches!(*route.target, RouteTarget::Mount(_))
-            && head.method() == Method::Post
-            && self.dispatcher.has_body_method(path);
-        (!is_passed).then_some(route)
-    }
 }
 
 #[cold]
 fn find_escaped<'v, P>(procedures: &'v ProcedureCache<P>, name: Text<'_>) -> Option<&'v P> {
     procedures.find(&name.unescaped())
-}
-
-/// Replies with a whole response.
-fn answer(reply: &mut Reply<'_>, response: &[u8]) -> CallOutcome {
-    reply.response().extend_from_slice(response);
-    CallOutcome::Done
 }
 
 pub(crate) fn method_not_found(name: Text<'_>) -> RpcError {

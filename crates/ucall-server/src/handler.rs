@@ -32,6 +32,8 @@ pub enum Polled {
     Error(RpcError),
     /// An item of a stream. More may follow, and at last the result or an error.
     Item(Overflow),
+    /// There is room for more of its request's body. The call goes on.
+    TakesBody,
 }
 
 impl From<Result<(), RpcError>> for Polled {
@@ -133,17 +135,30 @@ pub trait Handler {
     }
 
     /// Answers a request of a route, as [`Handler::call`] does; see
-    /// [`Service::respond`](ucall_proto::Service::respond).
+    /// [`Service::respond`](ucall_proto::Service::respond). Without a body here it follows in
+    /// parts, see [`Handler::take_body_part`].
     fn respond(
         &mut self,
         procedure: &Self::Procedure,
         call: &Call<'_>,
-        body: &[u8],
+        body: Option<&[u8]>,
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         let _ = (procedure, call, body, caller, reply);
         CallOutcome::Done
+    }
+
+    /// Whether there is room for a part of the body of a request. If not,
+    /// [`Polled::TakesBody`] follows when there is.
+    fn takes_body(&mut self, call: CallId) -> bool {
+        let _ = call;
+        true
+    }
+
+    /// Takes a part of the body of a request, which may have ended.
+    fn take_body_part(&mut self, call: CallId, part: &[u8], is_last: bool) {
+        let _ = (call, part, is_last);
     }
 
     /// Answers `/readyz` while the server itself is ready: runs the program's checks, and replies

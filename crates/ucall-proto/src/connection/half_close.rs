@@ -30,7 +30,7 @@ impl PlainConnection {
         if matches!(self.protocol, Protocol::Http(_))
             && !self.exchanges.is_empty()
             // Without a close_notify the end of a stream under TLS may be forged.
-            && (is_truncated || !self.probe_half_closed(environment))
+            && (is_truncated || self.streams_body() || !self.probe_half_closed(environment))
         {
             self.cancel();
         }

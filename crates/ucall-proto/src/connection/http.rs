@@ -77,6 +77,7 @@ impl PlainConnection {
         match &http.body {
             Body::None => {}
             Body::Pieces(_) => return self.step_pieces(rest, environment),
+            Body::Streamed(_) => return self.step_streamed(rest, environment),
             Body::Length(it) if rest.len() < it.bytes_needed => return Step::Incomplete,
             Body::Length(_) => {}
         }
@@ -441,6 +442,7 @@ impl PlainConnection {
         let session = self.session.as_ref();
         let mut framing = HttpFraming::new(head, reply_headers);
         let response = ResponseFraming::new(head);
+        let body = (!self.streams_body()).then_some(body);
         match http_route::respond(head, body, number, session, environment) {
             (outcome, _) if outcome.is_deferred() => {
                 framing.response = Some(response);
@@ -452,6 +454,18 @@ impl PlainConnection {
                 response.end(&text, reply_headers, environment.replies, environment.out);
             }
         }
+    }
+
+    /// Runs a request of a route whose body follows in parts.
+    pub(super) fn run_streamed_route<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        reply_headers: &ReplyHeaders<'_>,
+        environment: &mut Environment<'_, S>,
+    ) {
+        let earlier = self.begin_queued_reply(environment);
+        self.run_route(head, &[], reply_headers, environment);
+        self.end_queued_reply(earlier, environment);
     }
 }
 

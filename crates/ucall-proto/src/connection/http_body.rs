@@ -4,6 +4,7 @@ use std::mem;
 use std::sync::Arc;
 
 use super::pieces::PiecewiseBody;
+use super::streamed_body::StreamedBody;
 use super::{Environment, PlainConnection, Protocol, ReadEvent, Step, WaitState, body_time};
 use crate::Limits;
 use crate::http1::{self, Head, HttpError};
@@ -20,6 +21,8 @@ pub(super) enum Body {
     Length(Box<LengthBody>),
     /// One that is taken from the input as it arrives: in chunks, or in a content coding.
     Pieces(Box<PiecewiseBody>),
+    /// One that the service gets in parts.
+    Streamed(Box<StreamedBody>),
 }
 
 /// A body with a Content-Length, behind its request's head.
@@ -67,7 +70,7 @@ impl Body {
     #[cold]
     pub(super) fn discard(&mut self) -> Option<Box<[u8]>> {
         match mem::take(self) {
-            Self::None => None,
+            Self::None | Self::Streamed(_) => None,
             Self::Length(it) => it.allowed_origin,
             Self::Pieces(it) => it.allowed_origin,
         }
@@ -76,7 +79,7 @@ impl Body {
     /// The memory of a body, apart from the input.
     pub(super) fn held_bytes(&self) -> usize {
         match self {
-            Self::None => 0,
+            Self::None | Self::Streamed(_) => 0,
             Self::Length(it) => it.long.as_ref().map_or(0, |long| long.outline.held_bytes()),
             Self::Pieces(it) => it.held_bytes(),
         }
@@ -91,6 +94,7 @@ impl Body {
         match self {
             Self::Length(it) => WaitState::Body { total: body_time(it.bytes_needed, limits) },
             Self::Pieces(it) => WaitState::Body { total: body_time(it.received_len(), limits) },
+            Self::Streamed(it) => it.wait_state(limits),
             Self::None if input_is_empty => WaitState::Request,
             Self::None => WaitState::Head,
         }
@@ -108,6 +112,9 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) -> Step {
         if let Some(step) = self.refuse_or_continue(head, is_head_only, environment) {
+            return step;
+        }
+        if let Some(step) = self.begin_streamed(head, Some(total - head.len()), environment) {
             return step;
         }
         let is_long = total > environment.limits.long_bytes_min && head.is_call();
@@ -162,6 +169,9 @@ impl PlainConnection {
         }
         let is_head_only = rest.len() == head.len();
         if let Some(step) = self.refuse_or_continue(head, is_head_only, environment) {
+            return step;
+        }
+        if let Some(step) = self.begin_streamed(head, None, environment) {
             return step;
         }
         body.allowed_origin = self.origin_of(head, environment);

@@ -98,6 +98,9 @@ impl PlainConnection {
         in_head: bool,
         environment: &mut Environment<'_, S>,
     ) {
+        if self.streams_body() {
+            return self.cancel();
+        }
         match in_head {
             true => self.refuse_http(&HttpError::HeadTimeout, Method::Other, environment),
             false => self.refuse_body(&HttpError::BodyTimeout, environment),

@@ -61,10 +61,11 @@ pub(super) fn is_health_check<S: Service>(head: &Head<'_>, service: &S) -> bool 
     !head.is_call() && service.is_health_check(head)
 }
 
-/// Runs a complete request of a route; returns its response, which is empty if it is deferred.
+/// Runs a request of a route, whose body follows in parts if there is none. Returns its response,
+/// which is empty if it is deferred.
 pub(super) fn respond<S: Service>(
     head: &Head<'_>,
-    body: &[u8],
+    body: Option<&[u8]>,
     number: CallNumber,
     session: Option<&Arc<TlsSession>>,
     environment: &mut Environment<'_, S>,
@@ -83,7 +84,10 @@ pub(super) fn respond<S: Service>(
     let mut response = Vec::new();
     let limit = ReplyLimit::after(&response, environment.limits.reply_bytes_max);
     let mut reply = Reply::new(&mut response, Some(ROUTE_ID), &limit);
-    let outcome = environment.service.respond(&call, body, &mut reply);
+    let outcome = match body {
+        Some(body) => environment.service.respond(&call, body, &mut reply),
+        None => environment.service.respond_streamed(&call, &mut reply),
+    };
     reply.end(outcome == CallOutcome::Done);
     (outcome, response)
 }

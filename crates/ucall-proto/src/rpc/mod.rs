@@ -205,6 +205,29 @@ pub trait Service {
         CallOutcome::Done
     }
 
+    /// Whether the route of a request takes its body in parts.
+    fn streams_body(&self, head: &Head<'_>) -> bool {
+        let _ = head;
+        false
+    }
+
+    /// [`Service::respond`] for a request whose body follows in parts.
+    fn respond_streamed(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
+        self.respond(call, &[], reply)
+    }
+
+    /// Whether there is room for a part of the body of a request. If not,
+    /// [`Connection::resume`](crate::Connection::resume) follows.
+    fn takes_body(&mut self, number: CallNumber) -> bool {
+        let _ = number;
+        true
+    }
+
+    /// Takes a part of the body of a request, which may have ended.
+    fn take_body_part(&mut self, number: CallNumber, part: &[u8], is_last: bool) {
+        let _ = (number, part, is_last);
+    }
+
     /// What runs a POST to another path than `/`, if it is no request of a route.
     fn endpoint(&self, head: &Head<'_>) -> Option<Endpoint> {
         let _ = head;

@@ -28,6 +28,8 @@ use crate::streams::{Room, StreamedCall};
 /// Bytes of a response in one piece: a longer one is sent in parts, so that the worker has room for
 /// others.
 const PIECE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a request's body that wait for the application before the connection receives no more.
+const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// The task of one request, which may go on after the response.
 pub(crate) struct MountedTask {
@@ -50,8 +52,7 @@ pub(crate) struct Exchange {
 }
 
 struct State {
-    /// The body of the request, until it is received.
-    request: Option<Py<PyBytes>>,
+    request: RequestBody,
     response: Response,
     /// Whether the client has disconnected, or its deadline has passed.
     is_disconnected: bool,
@@ -62,6 +63,47 @@ struct State {
     /// Futures of those that wait for a message.
     receivers: Vec<Py<PyAny>>,
     output: Output,
+}
+
+/// The body of a request, as far as it has arrived and was not received.
+enum RequestBody {
+    /// All of it, until it is received.
+    Whole(Option<Py<PyBytes>>),
+    Parts {
+        bytes: Vec<u8>,
+        /// Whether all has arrived.
+        is_over: bool,
+        /// Whether the last message about it was received.
+        is_received: bool,
+        /// Whether the worker waits until there is room.
+        is_awaited: bool,
+    },
+}
+
+impl RequestBody {
+    /// What the next message has, and whether more follows.
+    fn take(&mut self, py: Python<'_>) -> Option<(Py<PyBytes>, bool)> {
+        match self {
+            Self::Whole(body) => body.take().map(|body| (body, false)),
+            Self::Parts { is_received: true, .. } => None,
+            Self::Parts { bytes, is_over: false, .. } if bytes.is_empty() => None,
+            Self::Parts { bytes, is_over, is_received, .. } => {
+                *is_received = *is_over;
+                let part = PyBytes::new(py, bytes).unbind();
+                bytes.clear();
+                bytes.shrink_to(BODY_BYTES_MAX);
+                Some((part, !*is_over))
+            }
+        }
+    }
+
+    /// Whether the worker waits for room, and there is room now.
+    fn take_awaited(&mut self) -> bool {
+        match self {
+            Self::Whole(_) => false,
+            Self::Parts { is_awaited, .. } => mem::take(is_awaited),
+        }
+    }
 }
 
 enum Response {
@@ -143,10 +185,30 @@ pub(crate) enum Sent {
     Part,
 }
 
+impl State {
+    /// The call whose worker waits for room for the body, if there is room now.
+    fn take_awaiting(&mut self) -> Option<StreamedCall> {
+        match &self.output {
+            Output::Caller(call) if self.request.take_awaited() => Some(call.clone()),
+            _ => None,
+        }
+    }
+}
+
 impl Exchange {
-    pub(crate) fn new(event_loop: Py<PyAny>, body: Py<PyBytes>, is_head: bool) -> Self {
+    /// Of a request with this body. Without one it arrives in parts.
+    pub(crate) fn new(event_loop: Py<PyAny>, body: Option<Py<PyBytes>>, is_head: bool) -> Self {
+        let request = match body {
+            Some(body) => RequestBody::Whole(Some(body)),
+            None => RequestBody::Parts {
+                bytes: Vec::new(),
+                is_over: false,
+                is_received: false,
+                is_awaited: false,
+            },
+        };
         let state = State {
-            request: Some(body),
+            request,
             response: Response::Expected,
             is_disconnected: false,
             has_reported_disconnect: false,
@@ -166,28 +228,54 @@ impl Exchange {
         &self,
         py: Python<'py>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let body = {
+        let (body, awaiting) = {
             let mut state = self.state();
             let is_over = state.is_disconnected || matches!(state.response, Response::Complete);
-            match state.request.take() {
-                Some(body) => Some(body),
+            match state.request.take(py).filter(|_| !state.is_disconnected) {
+                Some(body) => (Some(body), state.take_awaiting()),
                 None if is_over => {
                     state.has_reported_disconnect = true;
-                    None
+                    (None, None)
                 }
                 None => return Ok(None),
             }
         };
+        if let Some(call) = awaiting {
+            call.take_body(py);
+        }
         let message = PyDict::new(py);
         match body {
-            Some(body) => {
+            Some((body, more)) => {
                 message.set_item(intern!(py, "type"), intern!(py, "http.request"))?;
                 message.set_item(intern!(py, "body"), body)?;
-                message.set_item(intern!(py, "more_body"), false)?;
+                message.set_item(intern!(py, "more_body"), more)?;
             }
             None => message.set_item(intern!(py, "type"), intern!(py, "http.disconnect"))?,
         }
         Ok(Some(message))
+    }
+
+    /// Whether there is room for a part of the body. If not, its worker hears when there is.
+    pub(crate) fn has_body_room(&self) -> bool {
+        let mut state = self.state();
+        let is_complete = matches!(state.response, Response::Complete);
+        match &mut state.request {
+            RequestBody::Parts { bytes, is_awaited, .. } if bytes.len() >= BODY_BYTES_MAX => {
+                *is_awaited = !is_complete;
+                is_complete
+            }
+            _ => true,
+        }
+    }
+
+    /// Takes a part of the body. Returns futures of those that wait for it.
+    pub(crate) fn take_body_part(&self, part: &[u8], is_last: bool) -> Vec<Py<PyAny>> {
+        let mut state = self.state();
+        if let RequestBody::Parts { bytes, is_over, .. } = &mut state.request {
+            bytes.extend_from_slice(part);
+            *is_over = is_last;
+        }
+        mem::take(&mut state.receivers)
     }
 
     /// A future that is done when there is a message.

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ucall_proto::http1::Method;
 use ucall_proto::{CallOutcome, Reply};
-use ucall_server::RunPermit;
+use ucall_server::{CallId, RunPermit};
 
 use super::{CallStart, Deferral};
 use crate::arguments::Failure;
@@ -34,14 +34,16 @@ impl Deferral {
         functions: &mut Functions,
         mount: &Mount,
         mut start: CallStart<'_, '_>,
-        body: &[u8],
+        body: Option<&[u8]>,
         reply: &mut Reply<'_>,
     ) -> Result<CallOutcome, Failure> {
         let (py, &CallStart { procedure, call, caller, .. }) = (functions.attach(), &start);
         let Some(head) = call.head else { return Ok(CallOutcome::Done) };
         let event_loop = self.tasks(py)?.event_loop(py).clone().unbind();
         let is_head = head.method() == Method::Head;
-        let exchange = Exchange::new(event_loop, PyBytes::new(py, body).unbind(), is_head);
+        let body = body.map(|body| PyBytes::new(py, body).unbind());
+        let body_len = body.as_ref().map_or(0, |body| body.as_bytes(py).len());
+        let exchange = Exchange::new(event_loop, body, is_head);
         let exchange = Arc::new(DropAttached::new(exchange));
         let scope = scope_of(py, mount, head, call, caller)?;
         let variables = functions.contexts.own_variables(py)?;
@@ -66,7 +68,7 @@ impl Deferral {
         if is_done && !exchange.is_complete() {
             return Err(Failure::Raised(failure_of(&task)));
         }
-        let _reserved = self.calls.budget().reserve_large(body.len());
+        let _reserved = self.calls.budget().reserve_large(body_len);
         let retained = RetainedParams::Params { _reserved };
         let token = self.insert_call(&functions.timing, start, None, retained);
         if let Some(call) = self.call(token) {
@@ -83,6 +85,24 @@ impl Deferral {
             false => self.follow_task(functions, procedure, record, &task)?,
         }
         Ok(CallOutcome::Stream)
+    }
+
+    /// Whether there is room for a part of a request's body.
+    pub(crate) fn takes_body(&mut self, call: CallId) -> bool {
+        self.exchange_of(call).is_none_or(|exchange| exchange.has_body_room())
+    }
+
+    /// Takes a part of a request's body, unless its response is complete.
+    pub(crate) fn take_body_part(&mut self, call: CallId, part: &[u8], is_last: bool) {
+        let Some(exchange) = self.exchange_of(call) else { return };
+        for future in exchange.take_body_part(part, is_last) {
+            self.streams.push_future(future);
+        }
+    }
+
+    fn exchange_of(&mut self, call: CallId) -> Option<Arc<DropAttached<Exchange>>> {
+        let token = self.calls.token_of(call)?;
+        self.call(token)?.exchange.clone()
     }
 
     /// Has a task that goes on report its end.

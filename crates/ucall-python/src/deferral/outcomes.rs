@@ -36,6 +36,12 @@ impl Deferral {
                     None => continue,
                 }
             }
+            if let DeferredOutcome::TakesBody = outcome {
+                match self.calls.caller_of(token) {
+                    Some(caller) => return Some((caller, Polled::TakesBody)),
+                    None => continue,
+                }
+            }
             if let DeferredOutcome::Items = outcome {
                 if self.call(token).is_some_and(|call| call.has_stream_objects()) {
                     functions.attach();
@@ -150,9 +156,10 @@ impl Deferral {
             }
             DeferredOutcome::Future(future) => future,
             // `next_outcome` takes these before.
-            DeferredOutcome::Items | DeferredOutcome::Begin(_) | DeferredOutcome::Cancel(_) => {
-                return Ok(Vec::new());
-            }
+            DeferredOutcome::Items
+            | DeferredOutcome::TakesBody
+            | DeferredOutcome::Begin(_)
+            | DeferredOutcome::Cancel(_) => return Ok(Vec::new()),
         };
         let (py, len_max) = (functions.attach(), self.reply_bytes_max);
         let result = tasks::result_of(future.bind(py)).map_err(Failure::Raised);

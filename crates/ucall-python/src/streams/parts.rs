@@ -36,6 +36,11 @@ impl StreamedCall {
         progress != Progress::Continue
     }
 
+    /// Has the worker go on with the body of the request.
+    pub(crate) fn take_body(&self, py: Python<'_>) {
+        self.stream.report_outcome(py, self.key.token, DeferredOutcome::TakesBody);
+    }
+
     /// When there is room for the next part.
     pub(crate) fn room<'py>(&self, py: Python<'py>, event_loop: &Py<PyAny>) -> PyResult<Room<'py>> {
         if self.stream.progress() == Progress::End {

@@ -378,11 +378,23 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.send_messages();
         match polled {
             Polled::Item(overflow) => self.handle_item(call, overflow),
+            Polled::TakesBody => self.resume_body(call),
             Polled::Result => self.complete(call, Ok(())),
             Polled::Parts(parts) => self.complete_with_parts(call, parts),
             Polled::Error(error) => self.complete(call, Err(&error)),
         }
         self.text.clear();
+    }
+
+    /// Goes on with the body of a request.
+    #[cold]
+    #[inline(never)]
+    fn resume_body(&mut self, call: CallId) {
+        self.context.dispatcher.end_child();
+        if let Some(mut active) = self.find(call.connection) {
+            let advanced = active.resume();
+            self.finish(call.connection, advanced);
+        }
     }
 
     /// [`Self::complete`] with a result whose parts lie beside its text.

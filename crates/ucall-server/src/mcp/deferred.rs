@@ -98,7 +98,7 @@ impl McpCalls {
             polled => polled,
         };
         let outcome = match polled {
-            Polled::Item(_) | Polled::Parts(_) => return polled,
+            Polled::Item(_) | Polled::Parts(_) | Polled::TakesBody => return polled,
             Polled::Result => Ok(&text[..]),
             Polled::Error(ref error) => Err(error.clone()),
         };

@@ -1,0 +1,29 @@
+//! The state of a body that is passed to the service while it arrives.
+
+use super::{WaitState, body_time};
+use crate::Limits;
+use crate::http1::ChunkedDecoder;
+use crate::rpc::CallNumber;
+
+/// A body that is passed on while it arrives.
+#[derive(Debug)]
+pub(super) struct StreamedBody {
+    pub(super) number: CallNumber,
+    pub(super) framing: BodyFraming,
+    pub(super) received: usize,
+    /// Whether the connection ends after the body.
+    pub(super) is_last: bool,
+}
+
+/// Where the body ends.
+#[derive(Debug)]
+pub(super) enum BodyFraming {
+    Length { left: usize },
+    Chunked(ChunkedDecoder),
+}
+
+impl StreamedBody {
+    pub(super) fn wait_state(&self, limits: &Limits) -> WaitState {
+        WaitState::Body { total: body_time(self.received, limits) }
+    }
+}

@@ -1,0 +1,195 @@
+"""Bodies of requests that reach a mounted application while they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import fastapi
+import pytest
+from fastapi.responses import StreamingResponse
+from functions import sum
+from mounting import mounted
+from routing import http_client
+
+from harness import HOST, Wire, eventually, http
+
+
+class Reader:
+    """An application that notes the parts of bodies, and answers with the number of their bytes."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.ends: list[str] = []
+        self.reads = threading.Event()
+        self.reads.set()
+
+    def has_received(self, count: int) -> bool:
+        return len(b"".join(self.parts)) == count
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        total, more = 0, True
+        while more:
+            while not self.reads.is_set():
+                await asyncio.sleep(0.001)
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.ends.append("disconnect")
+                return
+            self.parts.append(message["body"])
+            total += len(message["body"])
+            more = message["more_body"]
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": str(total).encode()})
+        self.ends.append((await receive())["type"])
+
+
+def head(length: int | None, path: str = "/a") -> bytes:
+    framing = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    return f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\n{framing}\r\n\r\n".encode()
+
+
+def chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_parts_reach_the_application_before_the_end(engine: str, is_chunked: bool) -> None:
+    app = Reader()
+    with mounted(engine, app, sum) as server, Wire(server.port) as wire:
+        for _ in range(2):
+            app.parts.clear()
+            wire.send(head(None if is_chunked else 100_000))
+            for part, total in [(b"a" * 40_000, 40_000), (b"b" * 60_000, 100_000)]:
+                wire.send(chunk(part) if is_chunked else part)
+                assert eventually(functools.partial(app.has_received, total))
+            if is_chunked:
+                wire.send(b"0\r\n\r\n")
+            assert wire.reply()[2] == b"100000"
+            assert b"".join(app.parts) == b"a" * 40_000 + b"b" * 60_000
+        # The connection is as before.
+        wire.send(http(b'{"jsonrpc":"2.0","method":"sum","params":[1,2],"id":1}'))
+        assert wire.reply()[2].endswith(b'"result":3}')
+
+
+def test_an_application_that_does_not_read_makes_the_client_wait(engine: str) -> None:
+    app = Reader()
+    app.reads.clear()
+    size = 64 << 20
+    with mounted(engine, app, max_body_bytes=size) as server, Wire(server.port) as wire:
+        wire.send(head(size))
+        wire.socket.settimeout(0.5)
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent < size:
+                sent += wire.socket.send(bytes(1 << 20))
+        # What the kernel holds, and no more than some pieces.
+        assert sent < 32 << 20
+        assert app.parts == []
+        wire.socket.settimeout(60)
+        app.reads.set()
+        wire.send(bytes(size - sent))
+        assert wire.reply()[2] == str(size).encode()
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_client_that_leaves_within_a_body(engine: str, is_chunked: bool) -> None:
+    app = Reader()
+    with mounted(engine, app) as server:
+        for end in [Wire.reset, Wire.end]:
+            app.ends.clear()
+            with Wire(server.port) as wire:
+                wire.send(head(None if is_chunked else 100_000))
+                wire.send(chunk(b"part") if is_chunked else b"part")
+                assert eventually(lambda: b"part" in app.parts)
+                end(wire)
+                assert eventually(lambda: app.ends == ["disconnect"])
+            app.parts.clear()
+
+
+def test_an_invalid_chunk_ends_the_connection(engine: str) -> None:
+    app = Reader()
+    with mounted(engine, app) as server, Wire(server.port) as wire:
+        wire.send(head(None) + chunk(b"part"))
+        assert eventually(lambda: app.parts == [b"part"])
+        wire.send(b"no size\r\n")
+        assert wire.rest() == b""
+        assert eventually(lambda: app.ends == ["disconnect"])
+
+
+def test_the_limit_of_a_body(engine: str) -> None:
+    app = Reader()
+    with mounted(engine, app, max_body_bytes=100_000) as server:
+        with Wire(server.port) as wire:
+            wire.send(head(100_001))
+            assert wire.reply()[0] == 413
+        with Wire(server.port) as wire:
+            wire.send(head(None) + chunk(bytes(100_000)) + b"0\r\n\r\n")
+            assert wire.reply()[2] == b"100000"
+        with Wire(server.port) as wire:
+            wire.send(head(None) + chunk(bytes(100_000)) + chunk(b"1"))
+            assert wire.rest() == b""
+        assert eventually(lambda: "disconnect" in app.ends)
+
+
+def test_a_body_that_is_late_ends_the_connection(engine: str) -> None:
+    app = Reader()
+    with mounted(engine, app, body_timeout_s=1) as server, Wire(server.port) as wire:
+        wire.send(head(None) + chunk(b"part"))
+        assert wire.rest() == b""
+        assert eventually(lambda: app.ends == ["disconnect"])
+
+
+def test_an_answer_before_the_end_of_the_body(engine: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        await receive()
+        await send({"type": "http.response.start", "status": 403})
+        await send({"type": "http.response.body", "body": b"no"})
+
+    with mounted(engine, app) as server, Wire(server.port) as wire:
+        for _ in range(2):
+            wire.send(head(200_000) + bytes(1000))
+            assert wire.reply()[0] == 403
+            wire.send(bytes(199_000))
+
+
+def test_a_client_that_waits_for_the_permission(engine: str) -> None:
+    app = Reader()
+    with mounted(engine, app) as server, Wire(server.port) as wire:
+        wire.send(head(100_000).replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
+        assert wire.take_to(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        wire.send(bytes(100_000))
+        assert wire.reply()[2] == b"100000"
+
+
+def test_an_echo_of_fastapi(engine: str) -> None:
+    app = fastapi.FastAPI()
+
+    @app.post("/echo")
+    async def echo(request: fastapi.Request) -> StreamingResponse:
+        return StreamingResponse(request.stream())
+
+    @app.post("/size")
+    async def size(request: fastapi.Request) -> int:
+        return len(await request.body())
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(50):
+            yield bytes(100_000)
+
+    with mounted(engine, app) as server, http_client(server) as client:
+        assert client.post("/size", content=parts()).json() == 5_000_000
+        assert client.post("/size", content=bytes(5_000_000)).json() == 5_000_000
+        assert client.post("/echo", content=bytes(200_000)).content == bytes(200_000)
+
+
+def test_a_deadline_within_a_body(engine: str) -> None:
+    app = Reader()
+    with mounted(engine, app, timeout_ms=100) as server, Wire(server.port) as wire:
+        wire.send(head(None) + chunk(b"part"))
+        assert wire.reply()[0] == 504
