@@ -123,6 +123,9 @@ class Limits(Options):
         max_running_calls: Concurrent calls of async functions and in threads, processes and
             batches. Past it, -32003. The last eighth is for connections with few calls.
         max_threads: Threads for blocking functions. Past it, calls wait.
+        max_calls_per_s: Calls a second of one user, or without a user of one address (64 bits of
+            IPv6), to all workers together. Past it, -32003.
+        max_burst_calls: How many of them may come at once; by default those of a second.
     """
 
     max_connections: int = 16_384
@@ -156,6 +159,12 @@ class Limits(Options):
     max_waiting_message_bytes: int = 1_048_576
     max_running_calls: int = 10_000
     max_threads: int = 128
+    max_calls_per_s: float | None = None
+    max_burst_calls: int | None = None
+
+    def _check(self) -> None:
+        if self.max_calls_per_s is None and self.max_burst_calls is not None:
+            raise ValueError("max_burst_calls: has no effect without max_calls_per_s")
 
 
 class Timeouts(Options):

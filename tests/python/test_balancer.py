@@ -394,6 +394,7 @@ def judge(outcome: _core.Reply | Exception) -> tuple[Verdict, Made, Member[str]]
         (error(-32002), Verdict.RESEND, False),
         (error(-32003, {"retry_after_ms": 5000}), Verdict.RESEND, False),
         (error(-32003, {"max_subscriptions": 1024}), Verdict.DONE, True),
+        (error(-32003, {"retry_after_ms": 50, "max_calls_per_s": 20}), Verdict.DONE, True),
         (error(-32003, {"max_held_bytes": "none is left"}), Verdict.DONE, True),
         (reply([error(-32002).data(), error(-32003).data()]), Verdict.RESEND, False),
         (ucall.ConnectionError("cut"), Verdict.RESEND_IF_IDEMPOTENT, False),

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// A clock. Clones are the same clock.
 #[derive(Clone, Debug, Default)]
 pub struct EngineClock(Option<Arc<MovedTime>>);
@@ -58,6 +60,15 @@ impl EngineClock {
         match &self.0 {
             None => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             Some(time) => UNIX_TIME + time.moved(),
+        }
+    }
+
+    /// The time since a moment that all processes of this machine share. It never goes back.
+    #[inline]
+    pub fn uptime(&self) -> Duration {
+        match &self.0 {
+            None => Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default(),
+            Some(time) => time.moved(),
         }
     }
 

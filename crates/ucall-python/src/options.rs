@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ucall_proto::http1::AccessRules;
 use ucall_proto::{Compression, Limits};
-use ucall_server::{AccessLog, DatagramConfig, LogFormat, WorkerConfig};
+use ucall_server::{AccessLog, CallRates, DatagramConfig, LogFormat, WorkerConfig};
 
 use crate::features;
 
@@ -20,6 +20,10 @@ enum LimitField<'a> {
     Time(&'a mut Duration),
     /// Seconds, at least 0.
     Delay(&'a mut Duration),
+    /// Items a second, if there is a limit.
+    Rate(&'a mut Option<f64>),
+    /// A number of items, if there is a limit.
+    Burst(&'a mut Option<u32>),
 }
 
 /// Limits of calls and their results.
@@ -33,6 +37,9 @@ pub(crate) struct CallLimits {
     pub(crate) reply_bytes_max: usize,
     /// A function that holds up all other calls this long is logged.
     pub(crate) slow: Duration,
+    /// Calls a second of one caller, and how many of them may come at once.
+    calls_per_s_max: Option<f64>,
+    burst_calls_max: Option<u32>,
 }
 
 impl Default for CallLimits {
@@ -42,6 +49,8 @@ impl Default for CallLimits {
             threads_max: 128,
             reply_bytes_max: Limits::default().reply_bytes_max,
             slow: Duration::from_millis(100),
+            calls_per_s_max: None,
+            burst_calls_max: None,
         }
     }
 }
@@ -50,7 +59,7 @@ impl Default for CallLimits {
 fn limit_fields<'a>(
     config: &'a mut WorkerConfig,
     call_limits: &'a mut CallLimits,
-) -> [(&'static str, LimitField<'a>); 42] {
+) -> [(&'static str, LimitField<'a>); 44] {
     let limits = &mut config.limits;
     let datagrams = &mut config.datagrams;
     [
@@ -64,6 +73,8 @@ fn limit_fields<'a>(
         ("max_topic_bytes", LimitField::Count(&mut config.topic_bytes_max)),
         ("max_running_calls", LimitField::Count(&mut call_limits.running_max)),
         ("max_threads", LimitField::Count(&mut call_limits.threads_max)),
+        ("max_calls_per_s", LimitField::Rate(&mut call_limits.calls_per_s_max)),
+        ("max_burst_calls", LimitField::Burst(&mut call_limits.burst_calls_max)),
         ("drain_timeout_s", LimitField::Time(&mut config.drain_timeout)),
         ("shutdown_delay_s", LimitField::Delay(&mut config.shutdown_delay)),
         ("slow_call_s", LimitField::Time(&mut call_limits.slow)),
@@ -141,7 +152,24 @@ pub(crate) fn apply(
             LimitField::Count(count) => **count = parse_count(&name, &value)?,
             LimitField::Time(time) => **time = parse_time(&name, &value, ABOVE_0)?,
             LimitField::Delay(delay) => **delay = parse_time(&name, &value, "from 0 on")?,
+            // `CallRates` checks their range.
+            LimitField::Rate(rate) if !value.is_none() => {
+                **rate = Some(value.extract().unwrap_or(f64::NAN));
+            }
+            LimitField::Burst(burst) if !value.is_none() => {
+                **burst = Some(value.extract().unwrap_or(0));
+            }
+            LimitField::Rate(_) | LimitField::Burst(_) => {}
         }
+    }
+    if let Some(rate) = call_limits.calls_per_s_max {
+        let rates = CallRates::new(rate, call_limits.burst_calls_max);
+        config.call_rates = Some(rates.map_err(|(name, expected)| {
+            let value = options.get_item(name).ok().flatten();
+            let got = value.and_then(|value| value.repr().ok()).map(|it| it.to_string());
+            let got = got.unwrap_or_else(|| rate.to_string());
+            PyValueError::new_err(format!("{name}: expected {expected}, got {got}"))
+        })?);
     }
     let nesting = config.limits.nesting_max;
     if nesting > Limits::NESTING_MAX {
@@ -207,6 +235,8 @@ pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
             LimitField::Time(time) | LimitField::Delay(time) => {
                 defaults.set_item(name, time.as_secs_f64())?;
             }
+            LimitField::Rate(rate) => defaults.set_item(name, *rate)?,
+            LimitField::Burst(burst) => defaults.set_item(name, *burst)?,
         }
     }
     Ok(defaults)

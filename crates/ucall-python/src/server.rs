@@ -108,7 +108,7 @@ impl Server {
         let proxies = TrustedProxies::new(&trusted_proxies)
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
         config.trusted_proxies = proxies.map(Arc::new);
-        if auth.is_some() || config.trusted_proxies.is_some() {
+        if auth.is_some() || config.trusted_proxies.is_some() || config.call_rates.is_some() {
             procedures.want_peers();
         }
         if !shared_memory {

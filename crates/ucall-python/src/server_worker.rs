@@ -67,6 +67,9 @@ impl Server {
         let (procedures, mut config) = (self.procedures.clone(), self.config.clone());
         config.access.bind(self.state().address.is_loopback());
         config.tls = tls.filter(|_| !is_plaintext);
+        if let Some((shared, _)) = &self.state().shared {
+            config.call_rates = config.call_rates.map(|rates| rates.shared(shared.get().rates()));
+        }
         if let Some(xdp) = &mut config.datagrams.xdp {
             xdp.shared.clone_from(&self.state().xdp);
         }

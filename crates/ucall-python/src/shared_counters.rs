@@ -3,7 +3,8 @@
 //! The supervisor makes an unnamed file and maps it. Each worker maps it too, writes to the pages
 //! that it was given, and may read all: a page of counters, one of metrics, and one of metrics of
 //! calls through NATS. When a worker has ended, its counts are added to the first pages, which no
-//! worker has, and its pages are reused. The file is sparse: what is off takes no memory.
+//! worker has, and its pages are reused. All write to the table of callers. The file is sparse, so
+//! what is off takes no memory.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +15,7 @@ use std::ptr;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use ucall_engine::EngineClock;
-use ucall_server::{CounterPage, MetricsPage, MetricsSnapshot, Stats};
+use ucall_server::{CounterPage, MetricsPage, MetricsSnapshot, RateTable, Stats};
 
 /// The number of pages, one of them for workers that have ended.
 const PAGES: usize = 512;
@@ -33,6 +34,8 @@ struct Pages {
     counters: [CounterPage; PAGES],
     metrics: [MetricsPage; PAGES],
     broker_calls: [MetricsPage; PAGES],
+    /// Of calls a second, which all workers count together.
+    rates: RateTable,
 }
 
 #[pymethods]
@@ -61,7 +64,7 @@ impl SharedCounters {
 
     /// Adds the counters of an ended worker to the first page, and clears its page.
     fn retire(&self, index: usize) -> PyResult<()> {
-        let Pages { counters, metrics, broker_calls } = self.pages;
+        let Pages { counters, metrics, broker_calls, .. } = self.pages;
         let (Some(ended), Some(ended_metrics)) = (counters.get(index), metrics.get(index)) else {
             return Err(PyIndexError::new_err("no such page"));
         };
@@ -101,6 +104,11 @@ impl SharedCounters {
     /// The page of one worker's calls through NATS.
     pub(crate) fn broker_page(&self, index: usize) -> Option<&'static MetricsPage> {
         self.pages.broker_calls.get(index)
+    }
+
+    /// The callers of all workers.
+    pub(crate) fn rates(&self) -> &'static RateTable {
+        &self.pages.rates
     }
 
     /// The metrics of all workers, ended ones included.

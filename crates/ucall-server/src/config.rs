@@ -8,6 +8,7 @@ use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_proto::{CookieKey, Limits};
 
 use crate::access_log::AccessLog;
+use crate::call_rates::CallRates;
 use crate::metrics::CallMetrics;
 use crate::protected_resource::ProtectedResource;
 use crate::tls::Tls;
@@ -39,6 +40,8 @@ pub struct WorkerConfig {
     pub shared_bytes_max: usize,
     /// Clients are trusted not to write to memory that they share while it is read.
     pub trusts_shared_memory: bool,
+    /// Calls a second of one caller. Past it, they are refused. `None`: no limit.
+    pub call_rates: Option<CallRates>,
     /// Subscriptions of one connection.
     pub subscriptions_max: usize,
     /// The name of one topic.
@@ -85,6 +88,7 @@ impl WorkerConfig {
             resource: None,
             shared_bytes_max: Self::SHARED_BYTES_MAX,
             trusts_shared_memory: false,
+            call_rates: None,
             subscriptions_max: Self::SUBSCRIPTIONS_MAX,
             topic_bytes_max: Self::TOPIC_BYTES_MAX,
             drain_timeout: Duration::from_secs(10),

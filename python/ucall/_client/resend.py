@@ -49,8 +49,8 @@ _probe_ids = itertools.count(1)
 _KNOWN_S = 60.0
 
 _DRAINING, _OVERLOADED, _ABORTED = -32002, -32003, -32007
-#: In the data of an error -32003 that a function has met, in `Context.subscribe`.
-_LIMITS_OF_FUNCTIONS = frozenset({"max_subscriptions", "max_held_bytes"})
+#: In the data of an error -32003 that a function has met, in `Context.subscribe`, or the caller.
+_LIMITS_OF_CALLERS = frozenset({"max_subscriptions", "max_held_bytes", "max_calls_per_s"})
 #: The pause without `retry_after_ms` or `Retry-After`, and the longest that they may ask for.
 _UNAVAILABLE_S = 1.0
 _RETRY_AFTER_MAX_S = 30.0
@@ -184,8 +184,8 @@ def is_alive(outcome: Reply | Exception) -> bool:
 
 
 def _error_of(reply: Reply) -> dict[str, Any]:
-    """The error of a reply, unless a function has met it. That of a batch is its first one, if all
-    calls in it were refused."""
+    """The error of a reply, unless a function has met it, or its caller. That of a batch is its
+    first one, if all calls in it were refused."""
     if reply.is_batch:
         # Only the replies to refused calls need a closer look.
         if b'"code":-3200' not in reply.text.replace(b" ", b""):
@@ -194,7 +194,7 @@ def _error_of(reply: Reply) -> dict[str, Any]:
         codes = {error.get("code") for error in errors}
         return errors[0] if codes <= {_DRAINING, _OVERLOADED} else {}
     error = reply.error() if reply.is_error else None
-    if not isinstance(error, dict) or not _LIMITS_OF_FUNCTIONS.isdisjoint(_data(error)):
+    if not isinstance(error, dict) or not _LIMITS_OF_CALLERS.isdisjoint(_data(error)):
         return {}
     return error
 

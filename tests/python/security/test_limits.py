@@ -91,6 +91,8 @@ def test_every_limit_is_tested() -> None:
     others |= {"max_waiting_messages", "max_waiting_message_bytes"}
     # test_udp covers those of UDP.
     others |= {"max_datagram_bytes", "max_dedupe_bytes", "max_source_calls", "dedupe_s"}
+    # test_call_rates covers those of callers.
+    others |= {"max_calls_per_s", "max_burst_calls"}
     # This one is off by default.
     tried -= {"max_connections_per_peer"}
     assert tried | others == set(_core.Server.default_limits())

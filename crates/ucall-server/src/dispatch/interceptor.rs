@@ -1,6 +1,7 @@
-//! What calls go through before and after their procedures: rejections, the access log, metrics,
-//! and the clients of proxies.
+//! What calls go through before and after their procedures: rejections, rates, the access log,
+//! metrics, and the clients of proxies.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,8 +9,9 @@ use ucall_engine::{EngineClock, Peer};
 use ucall_proto::http1::{ForwardedClient, Head, TrustedProxies};
 use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 
-use super::{Availability, Dispatch, find_escaped};
+use super::{Availability, Dispatch, Dispatcher, find_escaped};
 use crate::access_log::{AccessLog, LoggedCall};
+use crate::call_rates::{CallRates, RatedCaller};
 use crate::config::WorkerConfig;
 use crate::handler::Handler;
 use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
@@ -29,6 +31,9 @@ pub(super) struct Interceptor {
     log: Option<Arc<AccessLog>>,
     metrics: Option<Arc<CallMetrics>>,
     proxies: Option<Arc<TrustedProxies>>,
+    rates: Option<CallRates>,
+    /// The call that runs was counted already, by the request that it is part of.
+    is_counted: bool,
     /// The line of the call that runs.
     pub(super) logged: Option<LoggedCall>,
     /// The series of the call that runs, and when it began.
@@ -46,7 +51,9 @@ impl Interceptor {
         let (rejection, is_draining) = (availability.rejection(), availability.is_draining);
         let (log, metrics) = (config.access_log.clone(), config.call_metrics.clone());
         let proxies = config.trusted_proxies.clone();
-        let has_options = log.is_some() || metrics.is_some() || proxies.is_some();
+        let rates = config.call_rates.clone();
+        let has_options =
+            log.is_some() || metrics.is_some() || proxies.is_some() || rates.is_some();
         (rejection.is_some() || is_draining || has_options).then(|| {
             Box::new(Self {
                 rejection,
@@ -55,6 +62,8 @@ impl Interceptor {
                 log,
                 metrics,
                 proxies,
+                rates,
+                is_counted: false,
                 logged: None,
                 measured: None,
                 socket_peer: None,
@@ -65,17 +74,26 @@ impl Interceptor {
 
 impl<H: Handler> Dispatch<'_, H> {
     #[cold]
-    fn reject(
-        &mut self,
-        call: &Call<'_>,
-        cause: RejectionReason,
-        reply: &mut Reply<'_>,
-    ) -> CallOutcome {
-        let error = rejection_error(cause);
+    fn reject(&mut self, call: &Call<'_>, error: &RpcError, reply: &mut Reply<'_>) -> CallOutcome {
         let procedure = find_escaped(&self.dispatcher.procedures, call.method);
-        self.dispatcher.handler.call_rejected(procedure, &error);
-        reply.error(&error);
+        self.dispatcher.handler.call_rejected(procedure, error);
+        reply.error(error);
         CallOutcome::Done
+    }
+
+    /// The error of a call that is not to run.
+    fn refusal(&mut self) -> Option<RpcError> {
+        let Dispatcher { handler, interceptor, .. } = &mut *self.dispatcher;
+        let interceptor = interceptor.as_deref_mut()?;
+        if let Some(rejection) = interceptor.rejection {
+            return Some(rejection_error(rejection));
+        }
+        let rates = interceptor.rates.as_ref()?;
+        if mem::take(&mut interceptor.is_counted) {
+            return None;
+        }
+        let caller = RatedCaller::new(handler.identity_name(), self.caller.peer);
+        rates.take(&caller, interceptor.clock.uptime()).err()
     }
 
     /// Replaces the peer by the client that it forwards the request of, if it is a trusted proxy.
@@ -115,11 +133,11 @@ impl<H: Handler> Dispatch<'_, H> {
             let user = || self.dispatcher.handler.identity_name();
             log.begin(call, self.caller, transport, &interceptor.clock, user)
         });
-        let Some(rejection) = interceptor.rejection else {
+        let Some(error) = self.refusal() else {
             self.begin_measured(call);
             return None;
         };
-        let outcome = self.reject(call, rejection, reply);
+        let outcome = self.reject(call, &error, reply);
         self.end_intercepted(outcome, reply);
         Some(outcome)
     }
@@ -128,8 +146,9 @@ impl<H: Handler> Dispatch<'_, H> {
     #[cold]
     pub(crate) fn leave_to_inner_call(&mut self) {
         self.dispatcher.calls -= 1;
-        let interceptor = self.dispatcher.interceptor.as_deref_mut();
-        if let Some(logged) = interceptor.and_then(|it| it.logged.take()) {
+        let Some(interceptor) = self.dispatcher.interceptor.as_deref_mut() else { return };
+        interceptor.is_counted = true;
+        if let Some(logged) = interceptor.logged.take() {
             logged.discard();
         }
     }
@@ -139,6 +158,7 @@ impl<H: Handler> Dispatch<'_, H> {
     pub(super) fn end_intercepted(&mut self, outcome: CallOutcome, reply: &Reply<'_>) {
         let Some(interceptor) = self.dispatcher.interceptor.as_deref_mut() else { return };
         self.caller.peer = interceptor.socket_peer;
+        interceptor.is_counted = false;
         if let (Some(measured), Some(metrics)) = (interceptor.measured.take(), &interceptor.metrics)
         {
             let running = || RunningCall::new(metrics.clone(), measured.0, measured.1);
