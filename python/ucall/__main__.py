@@ -28,6 +28,7 @@ from collections.abc import Callable
 
 from ucall._command.application import StartupError, import_server
 from ucall._command.settings import GatewaySettings, Settings
+from ucall._log import write_to_stderr
 from ucall._workers import process_role
 from ucall.server import check, override, serve_stdio
 
@@ -38,7 +39,7 @@ def main() -> int:
     """Serves or supervises until a signal; returns the exit status."""
     if sys.argv[1:2] == ["relay"]:
         relay = GatewaySettings.read(sys.argv[2:])
-        _log_to_stderr(relay.log_level.upper())
+        _log_to_stderr(relay)
         _warn(relay.warnings)
         return _reporting(lambda: _relay(relay))
     if sys.argv[1:2] == ["xdp-setup"]:
@@ -46,7 +47,7 @@ def main() -> int:
 
         return xdp_setup.main(sys.argv[2:])
     settings = Settings.read()
-    _log_to_stderr(settings.log_level.upper())
+    _log_to_stderr(settings, settings.access_log)
     _warn(settings.warnings)
     supervised = settings.workers is not None or settings.reload
     if supervised and not process_role.is_worker():
@@ -72,18 +73,13 @@ def _reporting(run: Callable[[], int]) -> int:
     return 1
 
 
-def _log_to_stderr(level: str) -> None:
+def _log_to_stderr(settings: Settings | GatewaySettings, form: str | None = None) -> None:
     """Logs the package's own records, unless the program configures the root logger.
 
     The root logger and its level are the program's, so other packages log as it says.
     """
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        _LineFormatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
-    )
-    handler.addFilter(lambda _: not logging.root.handlers)
-    log.addHandler(handler)
-    log.setLevel(level)
+    write_to_stderr(settings.log_format or form or "text")
+    log.setLevel(settings.log_level.upper())
 
 
 def _reason(failure: OSError) -> str:
@@ -94,21 +90,6 @@ def _reason(failure: OSError) -> str:
     if failure.errno == errno.EADDRINUSE:
         return f"{reason}; choose another by --port or --uds"
     return reason
-
-
-class _LineFormatter(logging.Formatter):
-    """Indents a record's further lines, and escapes control characters.
-
-    The text of an exception may contain what a caller has sent.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        first, *others = super().format(record).split("\n")
-        return "\n".join([_printable(first), *("  " + _printable(line) for line in others)])
-
-
-def _printable(line: str) -> str:
-    return "".join(it if it.isprintable() or it == "\t" else repr(it)[1:-1] for it in line)
 
 
 def _supervise(settings: Settings) -> int:
@@ -154,6 +135,8 @@ def _serve(settings: Settings) -> int:
     process_role.threads = settings.threads
     process_role.options = settings.options
     server = import_server(settings.app)
+    if settings.log_format is not None:  # In place of the server's own.
+        write_to_stderr(settings.log_format)
     try:
         broker = settings.registration()
         given = settings.server_options()

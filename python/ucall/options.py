@@ -326,6 +326,8 @@ class Observability(Options):
         access_log_sample: The share of calls that have a line, from 0 to 1.
         trace: Makes an OpenTelemetry span for each call. Needs opentelemetry-api.
         slow_call_s: Seconds after which a function that blocks all other calls is logged.
+        log_format: Writes the log ``ucall`` to standard error as ``"text"`` or ``"json"``, unless
+            the program configures the root logger. ``python -m ucall`` always does so.
 
     Raises:
         ValueError: They contradict each other.
@@ -336,13 +338,16 @@ class Observability(Options):
     access_log_sample: float = 1.0
     trace: bool = False
     slow_call_s: float = 0.1
+    log_format: Literal["text", "json"] | None = None
 
     def _check(self) -> None:
+        if self.log_format not in (None, "text", "json"):
+            raise ValueError(f"log_format: expected 'text' or 'json', got {self.log_format!r}")
         if self.access_log is None and self.access_log_sample != 1.0:
             raise ValueError("access_log_sample: has no effect without access_log")
 
     @property
-    def log_format(self) -> tuple[str, float] | None:
+    def access_log_format(self) -> tuple[str, float] | None:
         """The access log, as the core takes it."""
         return None if self.access_log is None else (self.access_log, self.access_log_sample)
 

@@ -156,6 +156,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         )
         limits, timeouts = limits or Limits(), timeouts or Timeouts()
         observability = observability or Observability()
+        launch.write_log(observability.log_format)
         if observability.trace:
             from ucall._tracing.server import CallSpans
         given = (
@@ -190,7 +191,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             limits=core_limits,
             tls=self._tls,
             metrics=observability.metrics,
-            access_log=observability.log_format,
+            access_log=observability.access_log_format,
             udp=None if udp is None else (udp.port, udp.auth),
             xdp=None if udp is None or udp.xdp is None else (udp.xdp, udp.xdp_busy_poll),
             dedupe=udp is None or udp.dedupe,
@@ -559,7 +560,7 @@ def override(
         port=port,
         uds_mode=server._uds_mode,
         tls=settings,
-        access_log=None if observability is None else observability.log_format,
+        access_log=None if observability is None else observability.access_log_format,
     )
     server._tls = settings or server._tls
 

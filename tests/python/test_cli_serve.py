@@ -274,7 +274,7 @@ def test_every_option_of_a_server_has_a_variable(
     options = (own - {*GROUPS, "others"}) | {*PLACES, "udp"}
     values = {"host": "::1", "engine": "posix", "uds_mode": "660", "allowed_hosts": "a,b"}
     values |= {"ssl_client_auth": "none", "debug": "yes", "describe": "no", "title": "a title"}
-    values |= {"access_log": "text"}
+    values |= {"access_log": "text", "log_format": "json"}
     for name in options - {"auth", "lifespan"}:
         monkeypatch.setenv(f"UCALL_{name.upper()}", values.get(name, "1"))
     settings = Settings.read(["a:b"])

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use ucall_proto::RpcError;
 
 use crate::convert::{self, ConversionFault, Convert, Input, Scratch};
+use crate::log::cut;
 
 create_exception!(
     ucall._core,
@@ -114,8 +115,8 @@ pub(crate) fn is_cancelled(py: Python<'_>, error: &PyErr) -> bool {
     error.get_type(py).name().is_ok_and(|name| name == "CancelledError")
 }
 
-/// Formats the traceback of an exception as Python prints it.
+/// Formats the traceback of an exception as Python prints it, without frames of the package.
 pub(crate) fn traceback(py: Python<'_>, error: &PyErr) -> PyResult<String> {
-    let lines = py.import("traceback")?.call_method1("format_exception", (error.value(py),))?;
+    let lines = py.import("traceback")?.call_method1("format_exception", (cut(py, error)?,))?;
     Ok(lines.extract::<Vec<String>>()?.concat())
 }

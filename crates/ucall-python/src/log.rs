@@ -1,6 +1,6 @@
 //! The log `ucall` of Python's `logging`.
 
-use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::exceptions::{PyBaseException, PyKeyboardInterrupt};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -34,11 +34,19 @@ impl Log {
     ) -> Result<(), Interrupted> {
         let call = || {
             let options = PyDict::new(py);
-            options.set_item("exc_info", raised)?;
+            options.set_item("exc_info", raised.map(|raised| cut(py, raised)).transpose()?)?;
             self.logger.bind(py).call_method("error", (line,), Some(&options))
         };
         logged(py, call())
     }
+}
+
+/// An exception, from whose traceback it removes the frames of the package.
+#[cold]
+pub(crate) fn cut<'py>(py: Python<'py>, raised: &PyErr) -> PyResult<Bound<'py, PyBaseException>> {
+    let raised = raised.clone_ref(py).into_value(py).into_bound(py);
+    py.import("ucall._tracebacks")?.call_method1("cut", (&raised,))?;
+    Ok(raised)
 }
 
 /// A failing log must not end the server.

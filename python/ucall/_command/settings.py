@@ -34,6 +34,7 @@ class Settings:
     fd: int | None = None
     access_log: str | None = None
     access_log_sample: float | None = None
+    log_format: str | None = None
     ssl_certfile: list[str] | None = None
     ssl_keyfile: list[str] | None = None
     ssl_keyfile_password: str | None = None
@@ -116,6 +117,7 @@ class GatewaySettings:
     config: str
     workers: int
     log_level: str
+    log_format: str | None = None
     #: What is wrong with variables whose names begin with ``UCALL_``.
     warnings: list[str] = field(default_factory=list)
 
@@ -136,7 +138,7 @@ class GatewaySettings:
             metavar="N",
             help="processes, restarted when they die (default: 1)",
         )
-        _add_log_level(parser)
+        _add_log_flags(parser)
         flags = vars(parser.parse_args(arguments))
         return cls(**flags, warnings=_unknown_variables(set(flags) - {"config"}))
 
@@ -196,7 +198,7 @@ def _parser() -> Parser:
     _add(parser, "--workers", type=_count, metavar="N", help="processes, restarted when they die")
     _add(parser, "--engine", choices=("auto", "uring", "posix"), help="auto: uring where allowed")
     _add(parser, "--threads", type=_count, metavar="N", help="run plain functions in N threads")
-    _add_log_level(parser)
+    _add_log_flags(parser)
     _add(parser, "--access-log", choices=("text", "json"), help="write a line for each call")
     _add(
         parser,
@@ -233,7 +235,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _add_log_level(parser: Parser) -> None:
+def _add_log_flags(parser: Parser) -> None:
     levels = f"lowest level to log: {', '.join(LOG_LEVELS)} (default: info)"
     _add(
         parser,
@@ -244,6 +246,7 @@ def _add_log_level(parser: Parser) -> None:
         metavar="LEVEL",
         help=levels,
     )
+    _add(parser, "--log-format", choices=("text", "json"), help="how the log is written")
 
 
 def _add(parser: Parser, flag: str, default: Any = None, **options: Any) -> None:
@@ -261,7 +264,7 @@ def _add_switch(parser: Parser, flag: str, **options: Any) -> None:
 
 
 #: Flags that also have an effect on standard input and output.
-_WITH_STDIO = ("app", "mcp_stdio", "engine", "threads", "log_level", "access_log")
+_WITH_STDIO = ("app", "mcp_stdio", "engine", "threads", "log_level", "log_format", "access_log")
 
 
 def _refuse_with_stdio(parser: Parser, flags: dict[str, Any]) -> None:

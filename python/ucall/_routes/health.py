@@ -139,6 +139,10 @@ class _Check:
         if problem is not None and problem != self._logged:
             import logging  # here, because importing it takes a fifth as long as all of ucall
 
+            if error is not None:
+                from ucall._tracebacks import cut
+
+                cut(error)
             logging.getLogger("ucall").warning("not ready: %s", problem, exc_info=error)
         self._logged = problem
         return problem

@@ -26,6 +26,7 @@ __all__ = [
     "listen_host",
     "report_to_service_manager",
     "take_inherited",
+    "write_log",
 ]
 
 log = logging.getLogger("ucall")
@@ -87,6 +88,14 @@ def announce(line: str) -> None:
         log.info("%s", line)
     elif log.level <= logging.INFO and sys.stderr is not None:
         print(f"ucall: {line}", file=sys.stderr, flush=True)
+
+
+def write_log(form: str | None) -> None:
+    """Writes the log of the package to standard error, if a server asks for a format."""
+    if form is not None:
+        from ucall._log import write_to_stderr
+
+        write_to_stderr(form)
 
 
 def bind_on_thread(core: _core.Server) -> None:
