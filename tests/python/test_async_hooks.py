@@ -25,7 +25,7 @@ from hooking import (
 from numpy.typing import NDArray
 
 import ucall
-from harness import Wire, eventually, request
+from harness import Wire, eventually, request, started
 from ucall.client import Client
 
 __all__ = ["new_server"]
@@ -321,3 +321,121 @@ def test_an_async_hook_may_wait_for_the_function_elsewhere(new_server: NewServer
     with Wire(server.port) as wire:
         assert wire.result("sum", [2, 3]) == 5
         assert wire.result("f", [4])[0] == 4
+
+
+def in_process(values: list[int]) -> list[Any]:
+    return [{"doubled": value * 2} for value in values]
+
+
+def test_an_async_hook_is_around_batches_in_processes(new_server: NewServer) -> None:
+    server = new_server()
+
+    @server.middleware
+    async def note(ctx: ucall.Context, call: ucall.Call) -> Any:
+        try:
+            return [await call()]
+        except ucall.RPCError as error:
+            return [error.code, error.data]
+
+    server.batch(in_process, name="f", processes=1)
+    server.add(told, "alone", processes=1)
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.result("f", [4]) == [{"doubled": 8}]
+        assert wire.result("f", ["a"]) == [-32602, "params.values: expected int, got str"]
+        assert wire.result("alone", [4])[0][0] == 4
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("kind", [*KINDS, "batch"])
+def test_async_hooks_run_in_the_loop_of_a_program(
+    new_server: NewServer, loop: str, kind: str
+) -> None:
+    server = new_server()
+    server.middleware(awaiting)
+    if kind == "batch":
+        server.batch(batch, name="f", threads=True)
+    else:
+        add(server, kind)
+    listens = threading.Event()
+    server.on_startup(listens.set)
+    new_event_loop = pytest.importorskip(loop).new_event_loop
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(server.serve())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert listens.wait(60)
+    try:
+        with Wire(server.port) as wire:
+            for value in (1, 2):
+                got = wire.result("f", [value])
+                assert (got[0][0] + len(got) if "generator" in kind else got[0]) == value
+    finally:
+        server.stop()
+        thread.join()
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_drain_waits_for_what_a_hook_awaits(new_server: NewServer, at_once: bool) -> None:
+    server, began, go_on = new_server(), threading.Event(), threading.Event()
+
+    def wait() -> str:
+        began.set()
+        go_on.wait(60)
+        return "done"
+
+    server.middleware(awaiting)
+    server.add(wait, "f", threads=True)
+    server.start()
+    with Wire(server.port) as wire:
+        wire.send(request("f"))
+        assert began.wait(60)
+        stopping = started(lambda: server.stop(at_once=at_once))
+        if at_once:
+            line = wire.line()
+            assert not line or b"-32007" in line
+            go_on.set()
+        else:
+            go_on.set()
+            assert wire.message()["result"] == "done"
+        stopping.result(60)
+
+
+def test_the_generator_of_a_cancelled_stream_is_closed_in_a_thread(new_server: NewServer) -> None:
+    server, ended = new_server(), []
+
+    def endless() -> Iterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            ended.append(threading.current_thread().name.partition("-")[0])
+
+    server.middleware(awaiting)
+    server.add(endless, threads=True)
+    server.start()
+    with Client(port=server.port) as client, client.stream.endless() as stream:
+        assert next(iter(stream)) == 1
+    assert eventually(lambda: ended == ["ucall"], 30)
+
+
+def test_an_exception_of_an_item_ends_the_stream(new_server: NewServer) -> None:
+    server = new_server()
+
+    def failing() -> Iterator[int]:
+        yield 1
+        raise ucall.RPCError(7, "no more")
+
+    server.middleware(awaiting)
+    server.add(failing, "f")
+    server.add(failing, "in_threads", threads=True)
+    server.start()
+    with Client(port=server.port) as client:
+        for stream in (client.stream.f(), client.stream.in_threads()):
+            items = iter(stream)
+            assert next(items) == 1
+            with pytest.raises(ucall.RPCError, match="no more"):
+                next(items)
