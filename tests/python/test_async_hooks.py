@@ -378,6 +378,23 @@ def test_async_hooks_run_in_the_loop_of_a_program(
         thread.join()
 
 
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+def test_a_hook_that_does_not_await_the_call_is_told(
+    new_server: NewServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = new_server()
+
+    @server.middleware
+    async def forgets(ctx: ucall.Context, call: ucall.Call) -> Any:
+        return call()
+
+    server.add(sum)
+    server.start()
+    with caplog.at_level(logging.ERROR, "ucall"), Wire(server.port) as wire:
+        assert wire.error("sum", [2, 3])["code"] == -32603
+    assert "coroutine" in caplog.text
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_drain_waits_for_what_a_hook_awaits(new_server: NewServer, at_once: bool) -> None:
     server, began, go_on = new_server(), threading.Event(), threading.Event()
