@@ -91,3 +91,30 @@ def test_the_span_of_a_call_that_a_hook_refuses_has_its_error(
         "f": "7",
         "no.such": "7",
     }
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_span_of_an_exception_has_the_error_that_a_handler_makes(
+    new_server: NewServer, spans: Spans, is_async: bool
+) -> None:
+    server = new_server(observability=ucall.Observability(trace=True))
+
+    @server.on_exception(LookupError)
+    def handler(error: LookupError) -> ucall.RPCError:
+        if isinstance(error, IndexError):
+            raise ValueError("in the handler")
+        return ucall.RPCError(404, "none")
+
+    def fail(is_index: bool) -> None:
+        raise IndexError if is_index else KeyError
+
+    async def fail_later(is_index: bool) -> None:
+        fail(is_index)
+
+    server.add(fail_later if is_async else fail, "f")
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.error("f", [False])["code"] == 404
+        assert wire.error("f", [True])["code"] == -32603
+    found = [dict(span.attributes or {})["error.type"] for span in spans.take(2)]
+    assert found == ["404", "-32603"]

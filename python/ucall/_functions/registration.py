@@ -173,6 +173,9 @@ class Registration:
 class Spans(Protocol):
     """Wraps functions, so that their calls are traced."""
 
+    #: Finds the error that the caller of a function gets for an exception.
+    find_error: Callable[[BaseException], Any]
+
     def wrap(self, registration: Registration, /) -> Registration:
         """The registration of a function with its spans."""
 

@@ -272,6 +272,8 @@ class Functions:
 
             self.pools.exceptions = ExceptionHandlers()
             _core.set_error_finder(self._core, self.pools.exceptions.find)
+            if self._spans is not None:
+                self._spans.find_error = self.pools.exceptions.find
         self.pools.exceptions.add(kind, handler)
 
     def _checked_hooks(self, hooks: Iterable[Hook]) -> tuple[Hook, ...]:

@@ -56,8 +56,8 @@ class HookDecorators:
         It is called for exceptions of functions and hooks that would otherwise be answered with
         -32603 and logged. The handler of the most specific class is called. It returns the error or
         raises it; if it raises anything else, the call is answered with -32603, and the log shows
-        both. It may run on any thread, and for batches in processes there: then it must be defined
-        at the top of a module.
+        both. With traces it is called for the span, too. It may run on any thread, and for batches
+        in processes there: then it must be defined at the top of a module.
 
         Raises:
             RuntimeError: The server runs already.

@@ -25,7 +25,7 @@ from opentelemetry.context import attach
 
 from ucall._tracing import PROPAGATOR, Attributes, attributes_of, record_error, tracer
 from ucall._workers.process_role import UNIX
-from ucall.errors import find_rpc_error
+from ucall.errors import RPCError, find_rpc_error
 
 if TYPE_CHECKING:
     from ucall._core import Context
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["CallSpans"]
 
 Function = Callable[..., Any]
+#: Finds the error that the caller of a function gets for an exception.
+FindError = Callable[[BaseException], RPCError | None]
 TraceHeaders = dict[str, str]
 #: Splits the arguments of a wrapper: the context of the call, or of a batch's calls, and the
 #: function's own positional arguments.
@@ -67,6 +69,7 @@ class CallSpans:
         #: does not see references of the core, so it would never free a cycle through it.
         self._server = weakref.ref(server)
         self._tracer = tracer()
+        self.find_error: FindError = find_rpc_error
 
     def wrap(self, registration: Registration) -> Registration:
         """The registration of a function with its spans."""
@@ -97,7 +100,7 @@ class CallSpans:
 
     def call(self, ctx: Context) -> CallSpan:
         """The span of one call."""
-        return CallSpan(self._start(ctx), ctx)
+        return CallSpan(self._start(ctx), ctx, self.find_error)
 
     def batch(self, contexts: list[Context]) -> BatchSpan:
         """The span of a batch, with links to the spans of its calls."""
@@ -139,9 +142,10 @@ class CallSpans:
 class CallSpan:
     """The span of a call, active and then ended as a context manager."""
 
-    def __init__(self, span: trace.Span, ctx: Context) -> None:
+    def __init__(self, span: trace.Span, ctx: Context, find_error: FindError) -> None:
         self.span = span
         self._ctx = ctx
+        self._find_error = find_error
 
     def __enter__(self) -> Self:
         _activate(self.span)
@@ -173,7 +177,11 @@ class CallSpan:
         is_cancelled = isinstance(error, asyncio.CancelledError | GeneratorExit)
         # The process of a call past its deadline is killed.
         is_late = (is_cancelled or isinstance(error, TimeoutError)) and self._ctx.time_left == 0
-        if (found := find_rpc_error(error)) is not None:
+        try:
+            found = None if is_cancelled else self._find_error(error)
+        except Exception:  # The log says that a handler has failed.
+            found = None
+        if found is not None:
             record_error(self.span, found.code, found.message)
         elif is_late:
             record_error(self.span, _DEADLINE_PASSED, "Deadline passed")
