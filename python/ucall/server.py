@@ -288,8 +288,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         workers: int | None = None,
         broker: Broker | None = None,
     ) -> None:
-        """Binds the address, and serves on this thread until `stop`, Ctrl-C or SIGTERM, or up to a
-        bound.
+        """Binds the address, and serves on this thread until `stop`, Ctrl-C, SIGTERM or a bound.
 
         On the main thread it handles SIGINT and SIGTERM, and returns after one of them. It leaves a
         SIGTERM handler of the program in place. At the top level of a module it serves only if that
