@@ -171,8 +171,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             core_limits["max_threads"] = threads
         self._tls = None if tls is None else tls_settings(tls)
         peer_max = checked.limit("max_connections_per_peer", limits.max_connections_per_peer)
-        rate_max = None if udp is None else udp.max_source_calls_per_s
-        rate_max = checked.limit("max_source_calls_per_s", rate_max)
+        rate_max = checked.limit("max_source_calls_per_s", udp and udp.max_source_calls_per_s)
         #: That of `ucall.auth.oauth`, whose module is not imported for others.
         oauth: Any = auth if hasattr(auth, "_protected_resource") else None
         self._core = _core.Server(

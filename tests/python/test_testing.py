@@ -213,10 +213,14 @@ def test_the_test_raises_what_a_startup_hook_raises(make: MakeServer) -> None:
         if fails and fails.pop():
             raise _StartupError
 
+    async def enter() -> None:
+        async with AsyncTestClient(server):
+            pytest.fail("it was entered")
+
     with pytest.raises(_StartupError), TestClient(server):
-        pass
+        pytest.fail("it was entered")
     with pytest.raises(_StartupError):
-        asyncio.run(_sum_in_asyncio(server))
+        asyncio.run(enter())
     with TestClient(server) as client:
         assert client.sum(2, 3).json == 5
 
