@@ -215,12 +215,14 @@ def test_the_test_raises_what_a_startup_hook_raises(make: MakeServer) -> None:
 
     async def enter() -> None:
         async with AsyncTestClient(server):
-            pytest.fail("it was entered")
+            entered.append(True)
 
+    entered: list[bool] = []
     with pytest.raises(_StartupError), TestClient(server):
-        pytest.fail("it was entered")
+        entered.append(True)
     with pytest.raises(_StartupError):
         asyncio.run(enter())
+    assert entered == []
     with TestClient(server) as client:
         assert client.sum(2, 3).json == 5
 
