@@ -3,6 +3,7 @@
 import { render } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Client, type State } from "../../python/ucall/static/ucall.js";
+import { CALLS, below, socketOf } from "./address";
 import { CredentialForm } from "./credential";
 import { ResolverContext } from "./controls";
 import { MethodView } from "./method";
@@ -187,10 +188,8 @@ function useClient(transport: Transport, credential: Credential | undefined, onR
 }
 
 function connect(transport: Transport, credential?: Credential): Client {
-  if (transport === "http") return new Client("./", { headers: openrpc.headersOf(credential) });
-  const url = new URL("ws", location.href);
-  url.protocol = url.protocol.replace("http", "ws");
-  return new Client(url, { token: openrpc.tokenOf(credential), maxDelayMs: 2_000 });
+  if (transport === "http") return new Client(CALLS, { headers: openrpc.headersOf(credential) });
+  return new Client(socketOf(CALLS), { token: openrpc.tokenOf(credential), maxDelayMs: 2_000 });
 }
 
 /** The method that the address names after `#`. */
@@ -272,7 +271,7 @@ function Welcome({ description: { info } }: { description: Description }) {
     <div class="welcome">
       {info.description && <Prose text={info.description} />}
       <p>
-        Choose a method to call it. <a href="openrpc.json">openrpc.json</a> describes all of them.
+        Choose a method to call it. <a href={below(CALLS, "openrpc.json")}>openrpc.json</a> describes all of them.
       </p>
     </div>
   );

@@ -2,6 +2,7 @@
 
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { Client } from "../../python/ucall/static/ucall.js";
+import { CALLS } from "./address";
 import { useCall, type CallState } from "./call";
 import { ErrorContext, type FieldError } from "./controls";
 import { Field } from "./fields";
@@ -89,6 +90,12 @@ function Docs({ method }: { method: Method }) {
         {method.name}
         {method["x-stream"] && <span class="badge">stream</span>}
         {method.deprecated && <span class="badge">deprecated</span>}
+        {method["x-auth"] === false && <span class="badge">public</span>}
+        {method["x-scopes"]?.map((scope) => (
+          <span key={scope} class="badge">
+            needs {scope}
+          </span>
+        ))}
       </h2>
       {method.summary && <Prose text={method.summary} />}
       {method.description && <Prose text={method.description} />}
@@ -273,7 +280,6 @@ interface SnippetsProps {
 
 function Snippets(props: SnippetsProps) {
   const [copied, setCopied] = useState("");
-  const url = new URL(".", location.href).href;
   return (
     <details class="snippets">
       <summary>The call as a program</summary>
@@ -281,7 +287,7 @@ function Snippets(props: SnippetsProps) {
         <Snippet
           key={name}
           name={name}
-          text={write({ ...props, url })}
+          text={write({ ...props, url: CALLS })}
           isCopied={copied === name}
           onCopy={() => setCopied(name)}
         />

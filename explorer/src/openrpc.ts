@@ -1,5 +1,6 @@
 /** The document that describes a server's methods, and how the page gets it. */
 
+import { CALLS, below } from "./address";
 import type { Schema } from "./schema";
 import { memberOf } from "./values";
 
@@ -31,6 +32,10 @@ export interface Method {
   paramStructure?: "by-name" | "by-position" | "either";
   /** The function does not say what it takes. */
   "x-params-unknown"?: boolean;
+  /** Whether callers are authenticated; absent if the server authenticates nobody. */
+  "x-auth"?: boolean;
+  /** What the caller's token must allow. */
+  "x-scopes"?: string[];
   "x-stream"?: boolean;
   "x-item"?: Schema;
 }
@@ -55,7 +60,7 @@ export class Unauthorized extends Error {
 }
 
 export async function load(credential?: Credential): Promise<Description> {
-  const response = await fetch("openrpc.json", { headers: headersOf(credential) });
+  const response = await fetch(below(CALLS, "openrpc.json"), { headers: headersOf(credential) });
   if (response.status === 401) {
     const challenge = response.headers.get("WWW-Authenticate") ?? "";
     throw new Unauthorized(/header="([^"]+)"/.exec(challenge)?.[1] ?? "Authorization");

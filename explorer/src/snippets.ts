@@ -1,5 +1,6 @@
 /** Calls as programs: for curl, Python, the command `ucall` and JavaScript. */
 
+import { below, socketOf } from "./address";
 import type { Credential, Method } from "./openrpc";
 import { tokenOf } from "./openrpc";
 import { FileValue, isExactInteger } from "./values";
@@ -7,7 +8,7 @@ import { FileValue, isExactInteger } from "./values";
 export interface Call {
   method: Method;
   params: unknown[] | Record<string, unknown>;
-  /** The URL of the server, with a final slash. */
+  /** Where calls are sent. */
   url: string;
   credential?: Credential;
 }
@@ -164,10 +165,10 @@ function JavaScript(call: Call): string {
   const options = token
     ? `, { token: ${VARIABLE} }`
     : name && `, { headers: { "${name}": \`${value}\` } }`;
-  const address = name && !token ? url : url.replace(/^http/, "ws") + "ws";
+  const address = name && !token ? url : socketOf(url);
   const called = `${JSON.stringify(method.name)}, ${given}`;
   return [
-    `import { Client } from ${JSON.stringify(`${url}ucall.js`)};`,
+    `import { Client } from ${JSON.stringify(below(url, "ucall.js"))};`,
     ...(files.length ? ["", ENCODE] : []),
     "",
     `const client = new Client(${JSON.stringify(address)}${options});`,

@@ -44,6 +44,7 @@ from ucall.errors import (
     RPCError,
     TimeoutError,
 )
+from ucall.group import Group
 from ucall.options import TLS, UDP, Broker, Compression, Limits, Observability, Timeouts
 from ucall.server import Server
 
@@ -87,6 +88,7 @@ __all__ = [
     "ConnectionError",
     "Context",
     "EngineError",
+    "Group",
     "HTTPError",
     "HttpRequest",
     "HttpResponse",

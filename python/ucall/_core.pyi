@@ -86,6 +86,7 @@ __all__ = [
     "client_frame",
     "count_loaded_model",
     "decode_array",
+    "default_limits",
     "encode_array",
     "hand_over_xdp",
     "inference_readiness",
@@ -97,6 +98,7 @@ __all__ = [
     "metrics_text",
     "peek",
     "progress_text",
+    "readiness",
     "receive_datagrams",
     "refuse_worker",
     "run_batches",
@@ -130,6 +132,7 @@ class Server:
         port: int,
         *,
         uds_mode: int,
+        paths: Sequence[str],
         debug: bool,
         allowed_hosts: Sequence[str],
         allow_origins: Sequence[str],
@@ -192,6 +195,8 @@ class Server:
         batch: BatchRules | None,
         stream: tuple[bool, str] | None,
         is_idempotent: bool,
+        is_public: bool,
+        auth: tuple[Callable[[Context], object], str] | None,
         scopes: Sequence[str],
         hooks: Hooks | None,
     ) -> None: ...
@@ -216,8 +221,6 @@ class Server:
         mode: str,
     ) -> None: ...
     def insert_health_checks(self, check: Callable[[], object]) -> None: ...
-    @staticmethod
-    def readiness(problem: str | None) -> bytes: ...
     def set_callbacks(self, on_drain: object, beat: object, interval_s: float | None) -> None: ...
     def run(
         self, max_cycles: int, max_seconds: float, run_server: Callable[[LoopDriver], object]
@@ -242,8 +245,6 @@ class Server:
     def publish(self, topic: str, method: str, params: object, encode: _Encode) -> None: ...
     def flush_access_log(self) -> None: ...
     def stats(self) -> dict[str, Any]: ...
-    @staticmethod
-    def default_limits() -> dict[str, float]: ...
 
 @final
 class DoneCallback:
@@ -1000,4 +1001,6 @@ def set_models(
         tuple[str, list[tuple[str, str]], list[tuple[str, str | None]], bool, str, str]
     ],
 ) -> None: ...
+def readiness(problem: str | None) -> bytes: ...
+def default_limits() -> dict[str, float]: ...
 def inference_readiness(problem: str | None) -> bytes: ...

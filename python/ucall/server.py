@@ -74,6 +74,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             Their arrays are not copied then.
         fd: Descriptor of a listening socket, which another program has bound, in place of ``host``
             and ``port``. It stays open. See docs/deploy.md.
+        path: Of calls, such as ``"/api/rpc"``, or several paths: see docs/deploy.md#at-a-path.
         debug: Adds the traceback to an error's ``data``.
         allowed_hosts: Names, besides localhost, that browsers may address the server by.
         allow_origins: Origins whose pages may call, such as ``"https://example.com"``.
@@ -98,8 +99,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         description: What the program does.
         describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
             docs/openrpc.md.
-        mcp: Also serves the functions as tools of the Model Context Protocol, at ``/mcp``: see
-            docs/mcp.md. A client gets ``description`` as its instructions.
+        mcp: Also serves the functions as tools, at ``/mcp``: see docs/mcp.md.
 
     To make a server binds nothing and reads no file, so that any program may import its module.
 
@@ -123,6 +123,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         shared_memory: bool = True,
         trusted: bool = False,
         fd: int | None = None,
+        path: str | Iterable[str] = "/",
         debug: bool = False,
         allowed_hosts: Iterable[str] = (),
         allow_origins: Iterable[str] = (),
@@ -162,16 +163,15 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         given = (
             vars(limits) | vars(timeouts) | vars(observability) | ({} if udp is None else vars(udp))
         )
-        # An option that is a limit has the same name in the core.
         core_limits: dict[str, float] = {} if compression is None else compression.limits()
-        names = _core.Server.default_limits().keys() & given.keys()
-        core_limits |= {name: given[name] for name in names}
+        core_limits |= {name: given[name] for name in _core.default_limits().keys() & given.keys()}
         threads = process_role.threads if threads is None else threads
         if threads is not None:
             core_limits["max_threads"] = threads
         self._tls = None if tls is None else tls_settings(tls)
         peer_max = checked.limit("max_connections_per_peer", limits.max_connections_per_peer)
-        rate_max = checked.limit("max_source_calls_per_s", udp and udp.max_source_calls_per_s)
+        rate_max = getattr(udp, "max_source_calls_per_s", None)
+        rate_max = checked.limit("max_source_calls_per_s", rate_max)
         #: That of `ucall.auth.oauth`, whose module is not imported for others.
         oauth: Any = auth if hasattr(auth, "_protected_resource") else None
         self._core = _core.Server(
@@ -179,6 +179,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             process_role.listen_host(host, uds, fd),
             checked.port(port),
             uds_mode=checked.uds_mode(uds_mode),
+            paths=(paths := checked.paths(path)),
             debug=debug,
             allowed_hosts=checked.listed("allowed_hosts", allowed_hosts),
             allow_origins=checked.listed("allow_origins", allow_origins),
@@ -201,7 +202,6 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             trusted=trusted,
         )
         self._uds_mode = uds_mode
-        #: What the port of `start` would have no effect beside.
         self._without_port = "fd" if fd is not None else "uds" if uds is not None else None
         self._udp = udp
         self._drain_timeout_s = timeouts.drain_timeout_s
@@ -215,6 +215,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         )
         self._functions = Functions(
             self._core,
+            paths,
             (
                 checked.positive("max_image_pixels", limits.max_image_pixels),
                 checked.positive("max_held_image_pixels", limits.max_held_image_pixels),

@@ -141,7 +141,7 @@ def test_the_probes_of_kubernetes_are_answered(serve: Serve, source: str) -> Non
     assert re.search(r"name: rpc, containerPort: 8545\b", text)
     [grace] = re.findall(r"terminationGracePeriodSeconds: (\d+)", text)
     [delay] = re.findall(r'name: UCALL_SHUTDOWN_DELAY_S, value: "(\d+)"', text)
-    assert int(grace) > int(delay) + _core.Server.default_limits()["drain_timeout_s"]
+    assert int(grace) > int(delay) + _core.default_limits()["drain_timeout_s"]
 
 
 def test_the_manifests_select_the_pods_that_clients_resolve() -> None:

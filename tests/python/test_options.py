@@ -18,13 +18,13 @@ CLASSES = (*GROUPS.values(), Broker)
 
 def test_the_defaults_are_those_of_the_core() -> None:
     given = {place[1]: GROUPS[place[0]]._defaults.get(place[1]) for place in PLACES.values()}
-    limits = _core.Server.default_limits()
+    limits = _core.default_limits()
     assert {name: given[name] for name in limits} == limits
 
 
 def test_every_option_is_documented_and_has_a_place() -> None:
     own = set(inspect.signature(ucall.Server).parameters) - {"others"}
-    assert len(own) <= 26 and own >= set(GROUPS)
+    assert len(own) <= 27 and own >= set(GROUPS)
     assert len(PLACES) == sum(len(group.names()) for group in GROUPS.values())
     assert not set(PLACES) & own
     documented = [(ucall.Server, own), *((it, it.names()) for it in CLASSES)]

@@ -29,6 +29,7 @@ class Core:
 def checks_of(*checks: Callable[[], object], timeout_s: float = 60) -> tuple[ReadyChecks, Core]:
     core: Any = Core()
     made = ReadyChecks(core, timeout_s)
+    made._readiness = core.readiness
     for check in checks:
         made.add(check)
     return made, core

@@ -55,8 +55,8 @@ pub use rpc::frame::{
 };
 pub use rpc::mcp::{CANCELLED, RESPONSE, WHOLE_REPLY};
 pub use rpc::{
-    AuthenticationError, Binary, Call, CallNumber, CallOutcome, CallerIdentity, McpRequest, Meta,
-    Part, PartError, Parts, Reply, Response, ResponseBody, ResultFormat, ResultPart, RpcError,
-    Service, inline_results, part_reference, part_references,
+    AuthenticationError, Binary, Call, CallNumber, CallOutcome, CallRefusal, CallerIdentity,
+    McpRequest, Meta, Part, PartError, Parts, Reply, Response, ResponseBody, ResultFormat,
+    ResultPart, RpcError, Service, inline_results, part_reference, part_references,
 };
 pub use ucall_buffer::POOLED_BYTES_MIN;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::http1::HeadLimits;
+use crate::http1::{CallPaths, HeadLimits};
 
 /// Limits of the connections of one worker. If a limit rejects a request, the error names it.
 #[derive(Clone, Debug)]
@@ -10,6 +10,8 @@ use crate::http1::HeadLimits;
 pub struct Limits {
     /// Request line and headers of an HTTP request.
     pub head: HeadLimits,
+    /// The paths of calls over HTTP and WebSocket.
+    pub call_paths: CallPaths,
     /// Body of one request, or one raw document. Below 4 GiB.
     pub body_bytes_max: usize,
     /// How many times its length a compressed body may have when it is decoded.
@@ -107,6 +109,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             head: HeadLimits::default(),
+            call_paths: CallPaths::default(),
             body_bytes_max: 16 << 20,
             body_ratio_max: 100,
             compression: None,

@@ -1,6 +1,8 @@
-//! Authentication: the program's function that identifies a caller (`Server(auth=…)`).
+//! Authentication: the program's functions that identify a caller (`Server(auth=…)`, and
+//! `@server(auth=…)` in its place).
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyPermissionError, PyTypeError};
 use pyo3::intern;
@@ -10,6 +12,7 @@ use ucall_proto::tls::TlsSession;
 use ucall_proto::{AuthenticationError, CallerIdentity};
 use ucall_server::Caller;
 
+use crate::access::{FunctionAccess, OwnAuthentication};
 use crate::context::Context;
 use crate::ffi;
 use crate::ffi::variables::run_in;
@@ -28,8 +31,48 @@ pub(crate) enum Authentication {
     Function {
         function: Py<PyAny>,
         /// Whether the log says that it has returned a falsy value for a user.
-        has_warned: bool,
+        has_warned: AtomicBool,
     },
+}
+
+/// The `auth` functions of a server that are in place of its own.
+#[derive(Default)]
+pub(crate) struct OwnAuthentications(Mutex<Vec<(Py<PyAny>, Arc<OwnAuthentication>)>>);
+
+impl OwnAuthentications {
+    /// Who may call a function that is public, or has an `auth` with this challenge.
+    pub(crate) fn access(
+        &self,
+        py: Python<'_>,
+        is_public: bool,
+        auth: Option<(Py<PyAny>, String)>,
+    ) -> FunctionAccess {
+        match auth {
+            _ if is_public => FunctionAccess::Public,
+            None => FunctionAccess::Authenticated,
+            Some((auth, challenge)) => FunctionAccess::Own(self.find_or_add(py, auth, challenge)),
+        }
+    }
+
+    fn find_or_add(
+        &self,
+        py: Python<'_>,
+        auth: Py<PyAny>,
+        challenge: String,
+    ) -> Arc<OwnAuthentication> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = all.iter().find(|(known, _)| known.is(&auth)) {
+            return known.clone();
+        }
+        let authentication = Authentication::new(py, Some(auth.clone_ref(py)));
+        let own = Arc::new(OwnAuthentication::new(all.len(), authentication, challenge));
+        all.push((auth, own.clone()));
+        own
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
 }
 
 impl Authentication {
@@ -37,16 +80,31 @@ impl Authentication {
         let Some(function) = auth else { return Self::None };
         match Keys::table_of(function.bind(py)) {
             Some(keys) => Self::Keys(keys),
-            None => Self::Function { function, has_warned: false },
+            None => Self::Function { function, has_warned: AtomicBool::new(false) },
         }
+    }
+
+    /// Identifies the caller of a request; keys without Python.
+    pub(crate) fn authenticate(
+        &self,
+        functions: &mut Functions,
+        head: Option<&Head<'_>>,
+        session: Option<&Arc<TlsSession>>,
+        caller: &Caller,
+    ) -> Result<CallerIdentity, AuthenticationError> {
+        if let Self::Keys(keys) = self {
+            return keys.authenticate(head);
+        }
+        let py = functions.attach();
+        self.call_function(py, functions, head, session, caller)
     }
 
     /// Calls the program's function. `None`, `False`, `NotImplemented` and `PermissionError` reject
     /// the request. Any other exception, and an awaitable or iterator, reject it too and go to the
     /// log.
     #[cold]
-    pub(crate) fn call_function(
-        &mut self,
+    fn call_function(
+        &self,
         py: Python<'_>,
         functions: &mut Functions,
         head: Option<&Head<'_>>,
@@ -68,8 +126,8 @@ impl Authentication {
         match user {
             Ok((user, _)) if is_unauthorized(py, &user) => Err(AuthenticationError::Unauthorized),
             Ok((user, variables)) => {
-                if !*has_warned && !user.is_truthy(py).unwrap_or(true) {
-                    *has_warned = true;
+                if !user.is_truthy(py).unwrap_or(true) && !has_warned.swap(true, Ordering::Relaxed)
+                {
                     warn_of_falsy_user(py, report, &user);
                 }
                 let identity = Identity::new(py, user);

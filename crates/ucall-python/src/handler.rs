@@ -15,8 +15,8 @@ use ucall_proto::{
     RpcError,
 };
 use ucall_server::{
-    CallId, CallMetrics, Caller, DrainReport, Handler, LoggedCall, Mailbox, MemoryBudget,
-    MissingScopes, Polled, Publisher, RunLimit, SeriesIndex, ServerMessage, Turn,
+    CallAccess, CallId, CallMetrics, Caller, DrainReport, Handler, LoggedCall, Mailbox,
+    MemoryBudget, MissingScopes, Polled, Publisher, RunLimit, SeriesIndex, ServerMessage, Turn,
 };
 
 use crate::arguments::Failure;
@@ -329,11 +329,31 @@ impl Handler for Interpreter {
         session: Option<&Arc<TlsSession>>,
         caller: &Caller,
     ) -> Result<CallerIdentity, AuthenticationError> {
-        if let Authentication::Keys(keys) = &self.authentication {
-            return keys.authenticate(head);
-        }
-        let py = self.attach();
-        self.authentication.call_function(py, &mut self.functions, head, session, caller)
+        self.authentication.authenticate(&mut self.functions, head, session, caller)
+    }
+
+    fn access(&self, procedure: &Self::Procedure) -> CallAccess {
+        procedure.access.of_calls()
+    }
+
+    fn authenticate_call(
+        &mut self,
+        procedure: &Self::Procedure,
+        head: Option<&Head<'_>>,
+        session: Option<&Arc<TlsSession>>,
+        caller: &Caller,
+    ) -> Result<CallerIdentity, AuthenticationError> {
+        let own = procedure.access.own().and_then(|own| own.authentication::<Authentication>());
+        own.ok_or(AuthenticationError::Failed)?.authenticate(
+            &mut self.functions,
+            head,
+            session,
+            caller,
+        )
+    }
+
+    fn challenge(&self, procedure: &Self::Procedure) -> Option<String> {
+        procedure.access.own().map(|own| own.challenge().to_owned())
     }
 
     fn missing_scopes(&mut self, procedure: &Self::Procedure) -> Option<MissingScopes> {

@@ -56,3 +56,9 @@ pub(crate) fn drain_line(report: DrainReport, calls: usize) -> String {
         }
     }
 }
+
+/// The response of `/readyz` as bytes; `problem` is why the program is not ready, or None.
+#[pyfunction]
+pub(crate) fn readiness<'py>(py: Python<'py>, problem: Option<&str>) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, &ucall_server::readiness(problem))
+}

@@ -11,6 +11,7 @@
 //! when this is imported. Where `-X gil=0` forbids that, the import fails too, because much here
 //! assumes that one thread runs Python code at a time.
 
+mod access;
 mod arguments;
 mod asgi;
 mod asyncio;
@@ -118,6 +119,8 @@ mod _core {
     #[pymodule_export]
     use crate::ffi::bytes_view;
     #[pymodule_export]
+    use crate::health::readiness;
+    #[pymodule_export]
     use crate::hooks::HookedCall;
     #[pymodule_export]
     use crate::http_route::HttpRequest;
@@ -135,6 +138,8 @@ mod _core {
     use crate::mcp_tools::set_tools;
     #[pymodule_export]
     use crate::mounting::insert_mount;
+    #[pymodule_export]
+    use crate::options::default_limits;
     #[pymodule_export]
     use crate::outcomes::DoneCallback;
     #[pymodule_export]

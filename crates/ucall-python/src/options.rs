@@ -223,8 +223,9 @@ pub(crate) fn timeout(timeout_ms: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
-/// All limits and their defaults, by name.
-pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+/// All limits of a server and their defaults, by name.
+#[pyfunction]
+pub(crate) fn default_limits(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let access = AccessRules::new(true, &[], &[])
         .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
     let (mut config, mut call_limits) = (WorkerConfig::new(access), CallLimits::default());

@@ -10,6 +10,7 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use ucall_proto::{Reply, ResultFormat};
 use ucall_server::{BatchLimits, Overflow, RouteAccess, SeriesIndex};
 
+use crate::access::FunctionAccess;
 use crate::asgi::Mount;
 use crate::convert::{self, ConversionFault, Convert, Results, Scratch};
 use crate::ffi::DropAttached;
@@ -38,6 +39,8 @@ pub(crate) struct Procedure {
     /// Whether a call that comes again in a datagram may run again.
     pub(crate) is_idempotent: bool,
     pub(crate) stream: StreamRules,
+    /// Who may call it.
+    pub(crate) access: FunctionAccess,
     /// What the caller's token must allow.
     pub(crate) scopes: Arc<[String]>,
     /// Whether calls run on the worker's thread, and any caller may make them.
@@ -297,6 +300,7 @@ impl Procedure {
             series: None,
             is_idempotent: false,
             stream: StreamRules::default(),
+            access: FunctionAccess::default(),
             scopes: Arc::default(),
             is_plain: false,
             timeout: None,

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyDict, PyList};
 use ucall_engine::xdp::QueueShare;
 use ucall_engine::{Listener, Sharing};
-use ucall_proto::http1::{AccessRules, TrustedProxies};
+use ucall_proto::http1::{AccessRules, CallPaths, TrustedProxies};
 use ucall_server::{
     CallMetrics, CookieKey, Counters, Drain, Message, Procedures, ProtectedResource, RouteAccess,
     WorkerConfig, XdpConfig,
@@ -19,6 +19,7 @@ use ucall_server::{
 use crate::asyncio::loop_driver::LoopDriver;
 use crate::asyncio::runner::{Bounds, RunEnd};
 use crate::asyncio::suspended_workers;
+use crate::auth::OwnAuthentications;
 use crate::batch_sizes::BatchSizes;
 use crate::callbacks::Callbacks;
 use crate::engine;
@@ -47,6 +48,8 @@ pub(crate) struct Server {
     pub(crate) debug: bool,
     /// The program's function that identifies callers.
     pub(crate) auth: Option<Py<PyAny>>,
+    /// Those of functions that have one of their own.
+    pub(crate) own_auth: OwnAuthentications,
     /// The limit of a call's duration, unless its function has one.
     pub(crate) timeout: Option<Duration>,
     pub(crate) procedures: Arc<Procedures<SharedProcedure>>,
@@ -59,7 +62,7 @@ pub(crate) struct Server {
 impl Server {
     #[new]
     #[pyo3(signature = (
-        engine, host, port, *, uds_mode, debug, allowed_hosts, allow_origins,
+        engine, host, port, *, uds_mode, paths, debug, allowed_hosts, allow_origins,
         trusted_proxies, auth, challenge, resource, timeout_ms, limits, tls, metrics, access_log,
         udp, xdp, dedupe, source_rate_max, peer_connections_max, cookie_secret, shared_memory,
         trusted
@@ -71,6 +74,7 @@ impl Server {
         host: &str,
         port: u16,
         uds_mode: u32,
+        paths: Vec<String>,
         debug: bool,
         allowed_hosts: Vec<String>,
         allow_origins: Vec<String>,
@@ -99,12 +103,14 @@ impl Server {
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
         let mut config = WorkerConfig::new(access);
         config.challenge = challenge;
+        let paths = CallPaths::new(&paths);
         config.resource = resource.map(|(address, servers, scopes)| {
-            Arc::new(ProtectedResource::new(address.as_deref(), servers, scopes))
+            Arc::new(ProtectedResource::new(address.as_deref(), servers, scopes, &paths))
         });
         let mut call_limits = CallLimits::default();
         options::apply(&mut config, &mut call_limits, limits)?;
-        let procedures = Arc::new(Procedures::new());
+        let procedures = Arc::new(Procedures::at(paths.clone()));
+        config.limits.call_paths = paths;
         let proxies = TrustedProxies::new(&trusted_proxies)
             .map_err(|invalid| PyValueError::new_err(invalid.to_string()))?;
         config.trusted_proxies = proxies.map(Arc::new);
@@ -140,6 +146,7 @@ impl Server {
             call_limits,
             debug,
             auth,
+            own_auth: OwnAuthentications::default(),
             timeout: options::timeout(timeout_ms)?,
             procedures,
             batch_sizes: Arc::default(),
@@ -277,11 +284,12 @@ impl Server {
     /// does not have. `mode` names a call mode; `batch` has the rules of its batches. `stream` is,
     /// for a generator, whether calls are refused that do not take items one by one, and what
     /// happens to items for a slow reader. `max_waiting` calls may wait for a thread or a batch. An
-    /// idempotent function may run again for a datagram. Callers without all `scopes` are refused.
+    /// idempotent function may run again for a datagram. `auth`, with its challenge, is in place of
+    /// the server's; none is asked if it `is_public`. Callers without all `scopes` are refused.
     /// `hooks` run around its calls.
     #[pyo3(signature = (
         name, function, signature, encode, *, mode, timeout_ms, max_waiting, batch, stream,
-        is_idempotent, scopes, hooks
+        is_idempotent, is_public, auth, scopes, hooks
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn insert(
@@ -297,6 +305,8 @@ impl Server {
         mut batch: Option<BatchOptions>,
         stream: Option<(bool, String)>,
         is_idempotent: bool,
+        is_public: bool,
+        auth: Option<(Py<PyAny>, String)>,
         scopes: Vec<String>,
         hooks: Option<HookOptions>,
     ) -> PyResult<()> {
@@ -312,7 +322,9 @@ impl Server {
             stream: StreamRules::from_description(stream)?,
             is_plain: matches!(mode, CallMode::Inline)
                 && scopes.is_empty()
+                && auth.is_none()
                 && !self.has_auth_function(py),
+            access: self.own_auth.access(py, is_public, auth),
             scopes: scopes.into(),
             timeout: options::timeout(timeout_ms)?.or(self.timeout),
             ..Procedure::new(name.clone(), function, signature, encode, mode)
@@ -321,7 +333,7 @@ impl Server {
             Some(hooks) => hooks.around(py, procedure)?,
             None => procedure,
         };
-        if procedure.takes_context() {
+        if procedure.takes_context() || procedure.access.own().is_some() {
             self.procedures.want_peers();
         }
         self.procedures.insert(&name, procedure.shared());
@@ -525,12 +537,6 @@ impl Server {
         self.stats_dict(py)
     }
 
-    /// The response of `/readyz` as bytes; `problem` is why the program is not ready, or None.
-    #[staticmethod]
-    fn readiness<'py>(py: Python<'py>, problem: Option<&str>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &ucall_server::readiness(problem))
-    }
-
     /// Uses counters that processes share: from the next run on this one counts on the page
     /// `index`; without an index it only reads them.
     #[pyo3(signature = (counters, index = None))]
@@ -577,12 +583,6 @@ impl Server {
         let max = self.call_limits.reply_bytes_max;
         self.state().publish(session::message(topic, method, params, encode, max)?);
         Ok(())
-    }
-
-    /// All limits and their defaults, by name.
-    #[staticmethod]
-    fn default_limits(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-        options::defaults(py)
     }
 }
 

@@ -24,7 +24,8 @@ impl Server {
         let (address, has_tls) = (state.address.known().cloned(), state.has_tls());
         let datagrams = match (&mut state.udp, address) {
             (Some(udp), Some(address)) => {
-                udp.check(&address, self.auth.is_some(), has_tls)?;
+                let has_auth = self.auth.is_some() || !self.own_auth.is_empty();
+                udp.check(&address, has_auth, has_tls)?;
                 udp.bind(&address)?;
                 udp.socket.take()
             }

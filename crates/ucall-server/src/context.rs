@@ -117,7 +117,9 @@ impl<H: Handler> WorkerContext<H> {
     pub(crate) fn begin_turn(&mut self, now: Instant) {
         self.now = now;
         self.update_load();
-        self.dispatcher.begin_turn(now);
+        if self.dispatcher.begin_turn(now) {
+            self.set_availability(self.availability);
+        }
     }
 
     /// All calls of a turn have begun. Returns whether the next wait has to poll for the end of a

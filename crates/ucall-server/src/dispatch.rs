@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_engine::{EngineClock, Id, OwningProcess};
-use ucall_proto::http1::{Head, Method, Methods, Target, request_origin};
+use ucall_proto::http1::{CallPaths, Head, Method, Methods, Target, request_origin};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Binary, CANCEL_REQUEST, Call, CallNumber, CallOutcome, CallerIdentity,
-    Drain, Endpoint, InferencePath, LoadState, McpRequest, ParamKind, Parts, Reply, ResultPart,
-    RpcError, Service, percent_decoded,
+    AuthenticationError, Binary, CANCEL_REQUEST, Call, CallNumber, CallOutcome, CallRefusal,
+    CallerIdentity, Drain, Endpoint, InferencePath, LoadState, McpRequest, ParamKind, Parts, Reply,
+    ResultPart, RpcError, Service, percent_decoded,
 };
 
 use crate::caller::{CallId, Caller, Transport};
@@ -26,10 +26,12 @@ use crate::native::NativeHandlers;
 use crate::procedures::{ProcedureCache, Procedures};
 use crate::protected_resource::ProtectedResource;
 use crate::routes::{Route, RouteAccess, RouteTarget};
+use authentication::CallAuthentication;
 use interceptor::Interceptor;
 
 pub(crate) use interceptor::RejectionReason;
 
+mod authentication;
 mod interceptor;
 mod route;
 
@@ -59,10 +61,13 @@ pub(crate) struct Dispatcher<H: Handler> {
     procedures: ProcedureCache<H::Procedure>,
     /// `None` while calls go straight to their procedures.
     interceptor: Option<Box<Interceptor>>,
+    requires_authentication: bool,
+    authentication: CallAuthentication,
     /// Calls so far.
     pub(crate) calls: u64,
     pub(crate) mcp_calls: McpCalls,
     resource: Option<Arc<ProtectedResource>>,
+    call_paths: CallPaths,
     /// The scopes of the tool that was refused last.
     missing_scopes: Option<Arc<[String]>>,
     /// The parts of the document that runs.
@@ -88,15 +93,19 @@ impl<H: Handler> Dispatcher<H> {
             handler,
             natives,
             procedures: ProcedureCache::new(procedures),
-            interceptor: Interceptor::of(config, Availability::default(), clock),
+            interceptor: None,
+            requires_authentication: false,
+            authentication: CallAuthentication::default(),
             calls: 0,
             mcp_calls: McpCalls::default(),
             resource: config.resource.clone(),
+            call_paths: config.limits.call_paths.clone(),
             missing_scopes: None,
             parts: None,
             process: OwningProcess::current(),
         };
-        dispatcher.natives.update(dispatcher.procedures.natives());
+        dispatcher.update_procedures();
+        dispatcher.set_availability(config, Availability::default(), clock);
         dispatcher
     }
 
@@ -107,7 +116,8 @@ impl<H: Handler> Dispatcher<H> {
         availability: Availability,
         clock: &EngineClock,
     ) {
-        self.interceptor = Interceptor::of(config, availability, clock);
+        self.interceptor =
+            Interceptor::of(config, availability, clock, self.authentication.is_on());
     }
 
     /// Ends this process if it is a child that a function has forked.
@@ -122,14 +132,17 @@ impl<H: Handler> Dispatcher<H> {
         self.procedures.wants_peers
     }
 
-    /// Begins a turn, and calls the newest version of each procedure from then on.
+    /// Begins a turn, and calls the newest version of each procedure from then on. Returns whether
+    /// that is another one.
     #[inline(always)]
-    pub(crate) fn begin_turn(&mut self, now: Instant) {
+    pub(crate) fn begin_turn(&mut self, now: Instant) -> bool {
         self.handler.turn_began(now);
         self.natives.begin_turn(now);
-        if self.procedures.refresh() {
-            self.natives.update(self.procedures.natives());
+        let is_new = self.procedures.refresh();
+        if is_new {
+            self.update_procedures();
         }
+        is_new
     }
 
     /// The next reply to a deferred call, or item of a stream; see [`Handler::poll_reply`].
@@ -189,18 +202,11 @@ impl<H: Handler> Dispatcher<H> {
         self.natives.abandon();
     }
 
-    /// Keeps the scopes of a tool whose call was refused, if the caller lacks any.
-    #[cold]
-    pub(crate) fn note_missing_scopes(&mut self, tool: &Tool) {
-        let procedure = self.procedures.find(tool.method.as_bytes());
-        let missing = procedure.and_then(|procedure| self.handler.missing_scopes(procedure));
-        self.missing_scopes = missing.map(|missing| missing.required);
-    }
-
     /// The method whose function gets a body that is posted to a path: that of the path's name.
     fn body_method(&self, path: &[u8]) -> Option<String> {
-        let name = percent_decoded(path.strip_prefix(b"/")?)?;
-        self.procedures.find(&name)?;
+        let names = self.call_paths.names_in(path);
+        let mut names = names.filter_map(percent_decoded);
+        let name = names.find(|name| self.procedures.find(name).is_some())?;
         String::from_utf8(name).ok()
     }
 
@@ -301,7 +307,7 @@ impl<H: Handler> Service for Dispatch<'_, H> {
 
     #[inline]
     fn requires_authentication(&self) -> bool {
-        self.dispatcher.handler.requires_authentication()
+        self.dispatcher.requires_authentication
     }
 
     fn authenticate(
@@ -309,11 +315,11 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         head: Option<&Head<'_>>,
         session: Option<&Arc<TlsSession>>,
     ) -> Result<CallerIdentity, AuthenticationError> {
-        let peer = self.set_client(head);
-        let admitted = self.dispatcher.handler.authenticate(head, session, self.caller);
-        self.caller.peer = peer;
-        self.dispatcher.end_child();
-        admitted
+        self.authenticate_request(head, session)
+    }
+
+    fn take_refusal(&mut self) -> Option<CallRefusal> {
+        self.dispatcher.authentication.take_refusal()
     }
 
     fn challenge(
@@ -432,7 +438,10 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     }
 
     fn set_identity(&mut self, identity: &CallerIdentity) {
-        self.dispatcher.handler.set_identity(identity);
+        match self.dispatcher.authentication.is_on() {
+            true => self.set_caller(identity),
+            false => self.dispatcher.handler.set_identity(identity),
+        }
     }
 }
 

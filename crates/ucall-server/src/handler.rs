@@ -12,6 +12,7 @@ use ucall_proto::{
 };
 
 use crate::access_log::LoggedCall;
+use crate::call_access::CallAccess;
 use crate::caller::{CallId, Caller};
 use crate::deferred_calls::RunLimit;
 use crate::mailbox::Mailbox;
@@ -215,6 +216,32 @@ pub trait Handler {
     ) -> Result<CallerIdentity, AuthenticationError> {
         let _ = (head, session, caller);
         Err(AuthenticationError::Failed)
+    }
+
+    /// Who may call `procedure`. While any procedure has another access than
+    /// [`CallAccess::Authenticated`], calls are authenticated one by one.
+    fn access(&self, procedure: &Self::Procedure) -> CallAccess {
+        let _ = procedure;
+        CallAccess::Authenticated
+    }
+
+    /// Authenticates the caller of a procedure with [`CallAccess::Own`], as
+    /// [`Handler::authenticate`] does.
+    fn authenticate_call(
+        &mut self,
+        procedure: &Self::Procedure,
+        head: Option<&Head<'_>>,
+        session: Option<&Arc<TlsSession>>,
+        caller: &Caller,
+    ) -> Result<CallerIdentity, AuthenticationError> {
+        let _ = (procedure, head, session, caller);
+        Err(AuthenticationError::Failed)
+    }
+
+    /// The `WWW-Authenticate` of a call that [`Handler::authenticate_call`] refuses.
+    fn challenge(&self, procedure: &Self::Procedure) -> Option<String> {
+        let _ = procedure;
+        None
     }
 
     /// The scopes of `procedure` that the caller of the next calls does not have, if any.

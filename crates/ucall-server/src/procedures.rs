@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use ucall_buffer::has_same_ends;
 use ucall_proto::InferenceModel;
-use ucall_proto::http1::Methods;
+use ucall_proto::http1::{CallPaths, Methods};
 
 use crate::inference::{self, InferenceTable};
 use crate::mcp::{self, McpTable, Tool};
@@ -102,6 +102,7 @@ pub struct Procedures<P> {
     table: Mutex<Arc<ProcedureTable<P>>>,
     version: AtomicU64,
     wants_peers: AtomicBool,
+    call_paths: CallPaths,
 }
 
 impl<P> Default for Procedures<P> {
@@ -110,6 +111,7 @@ impl<P> Default for Procedures<P> {
             table: Mutex::new(Arc::new(ProcedureTable::default())),
             version: AtomicU64::new(0),
             wants_peers: AtomicBool::new(false),
+            call_paths: CallPaths::default(),
         }
     }
 }
@@ -118,6 +120,11 @@ impl<P> Procedures<P> {
     /// An empty table.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty table of a server whose calls are at these paths.
+    pub fn at(call_paths: CallPaths) -> Self {
+        Self { call_paths, ..Self::default() }
     }
 
     /// Registers `procedure` as `name`, and replaces the procedure of that name, if any.
@@ -194,7 +201,8 @@ impl<P> Procedures<P> {
         self.insert_target(metrics::PATH, get, access, RouteTarget::Metrics(reader));
     }
 
-    /// Has the worker answer a method of the Model Context Protocol: at `/mcp` over HTTP, and
+    /// Has the worker answer a method of the Model Context Protocol: over HTTP at `/mcp` below each
+    /// path of calls, and
     /// beside the functions over raw TCP. The procedure gets two params: those of the request, and
     /// its version.
     pub fn insert_mcp_method(&self, name: &str, procedure: P) {
@@ -229,8 +237,11 @@ impl<P> Procedures<P> {
     fn change_mcp(&self, change: impl FnOnce(&mut McpTable<P>)) {
         self.change(|table| {
             if table.mcp.is_none() {
-                let access = RouteAccess::Authenticated;
-                table.routes.insert(mcp::PATH, Methods::CALLS, access, RouteTarget::Mcp);
+                for base in self.call_paths.bases() {
+                    let (path, access) =
+                        (format!("{base}{}", mcp::PATH), RouteAccess::Authenticated);
+                    table.routes.insert(&path, Methods::CALLS, access, RouteTarget::Mcp);
+                }
             }
             change(table.mcp.get_or_insert_default());
         });
@@ -340,6 +351,11 @@ impl<P> ProcedureCache<P> {
     /// What answers calls of methods that there are not.
     pub(crate) fn unknown(&self) -> Option<&P> {
         self.table.unknown.as_deref()
+    }
+
+    /// The procedures of the handler.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &P> {
+        self.table.entries.iter().map(|(_, procedure)| &**procedure)
     }
 
     pub(crate) fn mcp(&self) -> Option<&McpTable<P>> {

@@ -7,14 +7,13 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ucall_proto::RpcError;
-use ucall_proto::http1::Head;
+use ucall_proto::http1::{CallPaths, Head};
 use ucall_proto::json::write_string;
+
+use crate::mcp;
 
 /// Where the metadata of a resource without a path is; that of others adds their path.
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
-
-/// The paths of the resources of a server, if it does not name one: its calls, and MCP.
-const PATHS: [&str; 2] = ["", "/mcp"];
 
 /// What a server tells clients that have no token for it.
 #[derive(Debug)]
@@ -27,6 +26,8 @@ pub struct ProtectedResource {
     scopes: Vec<String>,
     /// The scopes that any request may need.
     supported: Mutex<BTreeSet<String>>,
+    /// The paths of the resources of a server, if it does not name one: its calls, and MCP.
+    paths: Vec<String>,
 }
 
 /// Scopes that the caller of a procedure needs and does not have.
@@ -56,12 +57,16 @@ impl MissingScopes {
 
 impl ProtectedResource {
     /// A resource with this `https` or `http` address, if that is known, and these servers that
-    /// issue tokens. `scopes` are those that every request needs.
+    /// issue tokens. `scopes` are those that every request needs, and calls are at `call_paths`.
     pub fn new(
         address: Option<&str>,
         authorization_servers: Vec<String>,
         scopes: Vec<String>,
+        call_paths: &CallPaths,
     ) -> Self {
+        let bases = call_paths.bases();
+        let paths = bases.flat_map(|base| [base.to_owned(), format!("{base}{}", mcp::PATH)]);
+        let paths = paths.collect();
         let address = address.map(|address| {
             let authority = address.find("://").map_or(0, |at| at + "://".len());
             let rest = address.get(authority..).unwrap_or_default();
@@ -70,7 +75,7 @@ impl ProtectedResource {
             (origin.to_owned(), path.to_owned())
         });
         let supported = Mutex::new(scopes.iter().cloned().collect());
-        Self { address, authorization_servers, scopes, supported }
+        Self { address, authorization_servers, scopes, supported, paths }
     }
 
     /// Adds scopes that a procedure needs to the metadata.
@@ -82,7 +87,7 @@ impl ProtectedResource {
     /// The paths of the metadata.
     pub(crate) fn paths(&self) -> BTreeSet<String> {
         let own = self.address.as_ref().map(|(_, path)| metadata_path(path));
-        PATHS.iter().map(|path| metadata_path(path)).chain(own).collect()
+        self.paths.iter().map(|path| metadata_path(path)).chain(own).collect()
     }
 
     /// The `WWW-Authenticate` of a 401, or of a 403 because a procedure needs more scopes.
@@ -123,7 +128,7 @@ impl ProtectedResource {
             return Some(format!("{origin}{}", metadata_path(path)));
         }
         let (path, _) = head.path_and_query();
-        let path = PATHS.into_iter().find(|it| it.as_bytes() == path).unwrap_or_default();
+        let path = self.paths.iter().find(|it| it.as_bytes() == path).or(self.paths.first())?;
         Some(format!("{}{}", origin?, metadata_path(path)))
     }
 

@@ -78,11 +78,16 @@ def method_list(document: Document) -> str:
 def _summary(method: Method) -> str:
     notes = [note for note, holds in _notes(method) if holds]
     notes += [method.runs] if method.runs else []
+    notes += [f"needs {', '.join(method.scopes)}"] if method.scopes else []
     return " ".join(filter(None, (method.summary, f"({', '.join(notes)})" if notes else "")))
 
 
 def _notes(method: Method) -> tuple[tuple[str, bool], ...]:
-    return ("stream", method.item is not None), ("deprecated", method.is_deprecated)
+    return (
+        ("stream", method.item is not None),
+        ("deprecated", method.is_deprecated),
+        ("public", method.is_public),
+    )
 
 
 def help_text(document: Document, method: Method, server_options: str) -> str:

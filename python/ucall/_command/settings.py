@@ -158,6 +158,7 @@ def _converters() -> dict[str, Callable[[str], Any]]:
         "bool": _boolean,
         "str": str,
         "Iterable[str]": lambda text: text.split(","),
+        "str | Iterable[str]": lambda text: text.split(","),
     }
     types = types_of(Server.__init__)
     for group in GROUPS.values():

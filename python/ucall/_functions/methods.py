@@ -29,6 +29,7 @@ class Served:
             batch.
         is_idempotent: Whether a call may run twice.
         tool: Whether it is a tool of MCP, with its options if it has any.
+        auth: Whether it has an ``auth`` of its own; ``None`` if the server's is asked.
         scopes: What a caller must be allowed.
         runs: How it runs, in words: see `registration.described_run`.
     """
@@ -40,6 +41,7 @@ class Served:
         takes_batches: bool,
         is_idempotent: bool,
         tool: ToolRules | bool,
+        auth: bool | None,
         scopes: frozenset[str],
         runs: str,
     ) -> None:
@@ -48,6 +50,7 @@ class Served:
         self.takes_batches = takes_batches
         self.is_idempotent = is_idempotent
         self.tool = tool
+        self.auth = auth
         self.scopes = scopes
         self.runs = runs
 
@@ -76,10 +79,12 @@ class Methods:
 
     Args:
         image_pixels: The pixels that an image may have, and all images of a call together.
+        has_auth: Whether the server has ``auth``.
     """
 
-    def __init__(self, image_pixels: tuple[int, int]) -> None:
+    def __init__(self, image_pixels: tuple[int, int], has_auth: bool = False) -> None:
         self._image_pixels = image_pixels
+        self.has_auth = has_auth
         #: By the names of their methods, and replaced whenever one is added.
         self.served: dict[str, Served] = {}
         #: The methods that no function serves: replaced whenever one is added.

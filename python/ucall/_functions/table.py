@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ucall import _core
 from ucall._functions.methods import Methods, NativeMethod, ReplyOptions, Served
 from ucall._functions.pools import Pools
+from ucall._functions.routes import RouteFunctions
 from ucall._routes import browser_client, explorer
 from ucall._routes.discovery import Discovery
 from ucall._server import checked
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ucall._mcp import Registry, Tools
     from ucall._mcp.content import Content
     from ucall._routes.health import ReadyChecks
-    from ucall._server.lifespan import LifespanHooks
+    from ucall._server.function_decorators import Auth
     from ucall._server.tls import ClientTls
     from ucall.errors import RPCError
     from ucall.store import Store
@@ -51,12 +52,13 @@ class _Added:
     options: dict[str, Any]
 
 
-class Functions:
+class Functions(RouteFunctions):
     """Registers functions with the core of a server."""
 
     def __init__(
         self,
         core: _core.Server,
+        paths: Sequence[str],
         image_pixels: tuple[int, int],
         threads: bool,
         timeout_ms: float | None,
@@ -67,12 +69,12 @@ class Functions:
         process_start_timeout_s: float,
     ) -> None:
         self._core = core
+        self._paths = paths
         self._max_body_bytes = max_body_bytes
-        self._has_auth = has_auth
         self._spans = spans
         self._threads = threads
         self._timeout_ms = timeout_ms
-        self.methods = Methods(image_pixels)
+        self.methods = Methods(image_pixels, has_auth)
         self._added: dict[str, _Added] = {}
         #: The hooks of the server, from the outside in.
         self._hooks: tuple[Hook, ...] = ()
@@ -82,8 +84,7 @@ class Functions:
         #: The batches that run before the server listens, by their functions' names.
         self._warm_ups: dict[str, WarmUp] = {}
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
-        #: The methods of the routes at ``/``.
-        self._root_methods: list[str] = []
+        self._page_methods = {path: [] for path in paths}
         #: Applications of ASGI by the beginning of their paths.
         self._mounted: dict[str, Application] = {}
         #: Their description; ``None`` if the server does not describe itself.
@@ -96,13 +97,19 @@ class Functions:
         self._models: Models | None = None
         #: Whether any function needs an event loop.
         self.is_async = False
-        browser_client.register(core)
+        browser_client.register(core, self._bases)
+
+    @property
+    def _bases(self) -> list[str]:
+        """What the paths below those of calls begin with."""
+        return [path.removesuffix("/") for path in self._paths]
 
     def describe(self, title: str, version: str, description: str) -> None:
         """Has the server describe its functions to those who ask."""
         self.discovery = Discovery(self.methods, title, version, description)
-        self.discovery.register(self._core)
-        explorer.register(self._core, self._root_methods)
+        self.discovery.register(self._core, self._bases)
+        for path in self._paths:
+            explorer.register(self._core, path, self._page_methods[path])
 
     def enable_mcp(
         self, title: str, version: str, instructions: str, is_private: bool, max_threads: int
@@ -162,6 +169,7 @@ class Functions:
         stream: StreamRules,
         idempotent: bool = False,
         tool: ToolRules | bool = True,
+        auth: Auth | Literal[False] | None = None,
         scopes: Iterable[str] = (),
         middleware: Iterable[Hook] = (),
     ) -> None:
@@ -176,10 +184,11 @@ class Functions:
             raise ValueError("name: expected a method's name, got ''")
         if name.startswith("rpc."):
             raise ValueError(f"{name!r} cannot be a method's name: JSON-RPC reserves rpc.")
+        own_auth = checked.own_auth(name, auth)
         required = checked.scopes(scopes)
-        if required and not self._has_auth:
+        if required and (auth is False or not (self.methods.has_auth or own_auth)):
             raise ValueError(
-                f"{name}: scopes: expected a server with auth, whose users have scopes"
+                f"{name}: scopes: expected a server with auth, or auth=…, whose users have scopes"
             )
         batch_pool = None if batch is None else self.pools.of_batches(batch)
         registration = register(
@@ -211,7 +220,10 @@ class Functions:
         takes_batches = takes_items and registration.described is None
         shown = registration.described or function
         runs = described_run(registration.mode, processes, batch)
-        served = Served(shown, registration.hints, takes_batches, idempotent, tool, held, runs)
+        has_auth = None if auth is None else own_auth is not None
+        served = Served(
+            shown, registration.hints, takes_batches, idempotent, tool, has_auth, held, runs
+        )
         if self._tools is not None:
             if tool is not False and stream.stream == "only":
                 problem = "a tool has one result, and this is a stream alone: mcp=False"
@@ -221,6 +233,8 @@ class Functions:
             "timeout_ms": timeout_ms,
             "max_waiting": max_waiting,
             "is_idempotent": idempotent,
+            "is_public": auth is False,
+            "auth": own_auth,
             "scopes": required,
         }
         encode = self._encoder_of(registration, takes_items)
@@ -417,60 +431,6 @@ class Functions:
             else:
                 continue
             raise ValueError(f"{name!r} is already the name of {owner}")
-
-    def add_route(
-        self,
-        function: Callable[..., object],
-        path: str,
-        methods: Iterable[str],
-        *,
-        auth: bool,
-        threads: bool | None,
-    ) -> None:
-        """Registers a function for HTTP requests other than calls: see `ucall.Server.http`."""
-        from ucall._functions.registration import register_route
-        from ucall._functions.signatures import is_redefinition
-        from ucall._routes import adapt
-
-        path, methods = adapt.checked_path(path), adapt.checked_methods(methods)
-        if path == "/" and "POST" in methods:
-            raise ValueError("POST / is for JSON-RPC: use another path")
-        respond, is_async = adapt.adapt(function, path)
-        mode = register_route(path, is_async, threads, self._threads)
-        for method in methods:
-            known = self._routes.setdefault((method, path), function)
-            if not is_redefinition(function, known):
-                raise ValueError(f"{method} {path} is already answered by {known!r}")
-        if path == "/":
-            self._root_methods += [it for it in methods if it not in self._root_methods]
-        self.is_async |= is_async
-        self._core.insert_route(
-            path,
-            methods,
-            respond,
-            self.methods.types.encode,
-            mode=mode,
-            is_public=not auth,
-            wants_peer=True,
-        )
-
-    def add_mount(self, app: Application, path: str, hooks: LifespanHooks) -> None:
-        """Registers an application of ASGI: see `ucall.Server.mount`."""
-        from ucall._asgi.lifespan import AppLifespan
-        from ucall._asgi.mount import checked_prefix
-
-        prefix = checked_prefix(path, app)
-        if self._core.is_running:
-            raise RuntimeError("mount: expected a server that does not run yet")
-        if known := self._mounted.get(prefix):
-            raise ValueError(f"path: {path!r} has an application already: {known!r}")
-        self._mounted[prefix] = app
-        lifespan = AppLifespan(app, path)
-        hooks.startup.append(lifespan.startup)
-        hooks.shutdown.append(lifespan.shutdown)
-        self.is_async = True
-        replaces_page = not prefix and "GET" not in self._root_methods
-        _core.insert_mount(self._core, prefix, app, lifespan.state, replaces_page)
 
     def warm_up(self) -> Awaitable[None] | None:
         """Runs the batches of `ucall.Server.batch` with ``warm_up``, once in a process."""

@@ -140,7 +140,11 @@ class Tools:
             return self._listed
         scopes = getattr(ctx.user, "scopes", None)
         held = scopes if isinstance(scopes, (set, frozenset)) else frozenset()
-        return [it.description for it in self._scoped if it.served.scopes <= held]
+        return [
+            it.description
+            for it in self._scoped
+            if it.served.auth is not None or it.served.scopes <= held
+        ]
 
     def _tool(self, name: str, served: Served) -> Tool:
         known = self._known.get(name)

@@ -39,6 +39,7 @@ class Method:
 
     `item` is the schema of one item if it is a stream, `returned` that of what it returns at the
     end. `params` are those that are not the rest. `runs` says in words how it runs, or nothing.
+    `is_public` of a server that authenticates other callers.
     """
 
     name: str
@@ -54,6 +55,8 @@ class Method:
     structure: str
     is_deprecated: bool
     runs: str
+    is_public: bool
+    scopes: tuple[str, ...]
 
     def rest(self, kind: str) -> Param | None:
         """The param that takes all further ones: ``"positional"`` or ``"named"``."""
@@ -194,7 +197,13 @@ class Document:
             text_of(value, "paramStructure") or "either",
             value.get("deprecated") is True,
             text_of(value, "x-runs"),
+            value.get("x-auth") is False,
+            self._scopes(value.get("x-scopes")),
         )
+
+    def _scopes(self, value: object) -> tuple[str, ...]:
+        scopes = value if isinstance(value, list) else []
+        return tuple(it for it in scopes if isinstance(it, str))
 
     def _params(self, params: list[Any], place: str) -> list[Param]:
         """The params, which all have other names. One takes the rest by position, one by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ucall._routes.documents import Document
@@ -14,18 +14,20 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def register(core: _core.Server) -> None:
-    """Has a server answer ``GET /ucall.js`` with the client for browsers, an ES module."""
-    # In a thread, because the first request imports and compresses.
-    core.insert_route(
-        "/ucall.js",
-        ["GET"],
-        _respond,
-        str,
-        mode="thread_generator",
-        is_public=True,
-        wants_peer=False,
-    )
+def register(core: _core.Server, bases: Iterable[str]) -> None:
+    """Has a server answer ``GET /ucall.js`` with the client for browsers, an ES module, below the
+    paths of calls."""
+    for base in bases:
+        # In a thread, because the first request imports and compresses.
+        core.insert_route(
+            f"{base}/ucall.js",
+            ["GET"],
+            _respond,
+            str,
+            mode="thread_generator",
+            is_public=True,
+            wants_peer=False,
+        )
 
 
 def _respond(request: _core.HttpRequest) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ucall._routes.documents import Document
@@ -35,8 +35,9 @@ class Discovery:
             None,
         )
 
-    def register(self, core: _core.Server) -> None:
-        """Has a server answer with the document, in a thread, because making it takes a while."""
+    def register(self, core: _core.Server, bases: Iterable[str]) -> None:
+        """Has a server answer with the document, also below the paths of calls; in a thread,
+        because making it takes a while."""
         core.insert(
             METHOD,
             self.document,
@@ -48,18 +49,21 @@ class Discovery:
             batch=None,
             stream=None,
             is_idempotent=True,
+            is_public=False,
+            auth=None,
             scopes=[],
             hooks=None,
         )
-        core.insert_route(
-            PATH,
-            ["GET"],
-            self.respond,
-            str,
-            mode="thread_generator",
-            is_public=False,
-            wants_peer=False,
-        )
+        for base in bases:
+            core.insert_route(
+                base + PATH,
+                ["GET"],
+                self.respond,
+                str,
+                mode="thread_generator",
+                is_public=False,
+                wants_peer=False,
+            )
 
     def document(self) -> dict[str, Any]:
         """The document of the functions that there are now."""

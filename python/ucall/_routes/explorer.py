@@ -1,4 +1,6 @@
-"""The page at ``GET /``, which lists a server's methods and calls them: see docs/explorer.md.
+"""The page at each path of calls, by default ``GET /``: see docs/explorer.md.
+
+It lists a server's methods and calls them.
 
 Its source is ``explorer/``; ``make explorer`` builds ``static/explorer.html``. It is public, also
 on a server with ``auth``: it contains no data of the server, and asks for the key that its requests
@@ -21,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def register(core: _core.Server, methods: Iterable[str]) -> None:
-    """Has a server answer ``GET /``.
+def register(core: _core.Server, path: str, methods: Iterable[str]) -> None:
+    """Has a server answer GET at a path of calls.
 
     Args:
-        methods: Those of the program's routes at ``/``, now and later.
+        methods: Those of the program's routes at the path, now and later.
     """
 
     def respond(request: _core.HttpRequest) -> Iterator[bytes]:
@@ -37,7 +39,7 @@ def register(core: _core.Server, methods: Iterable[str]) -> None:
 
     # In a thread, because the first request imports and compresses.
     core.insert_route(
-        "/", ["GET"], respond, str, mode="thread_generator", is_public=True, wants_peer=False
+        path, ["GET"], respond, str, mode="thread_generator", is_public=True, wants_peer=False
     )
 
 

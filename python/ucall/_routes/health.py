@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ucall import _core
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
-
-    from ucall import _core
 
 __all__ = ["LIVE", "READY", "ReadyChecks"]
 
@@ -45,7 +45,7 @@ class ReadyChecks:
         self._lock = threading.Lock()
         #: The requests that wait for the checks that run.
         self._waiting: list[tuple[Future[bytes], Render]] = []
-        self._readiness: Render = core.readiness
+        self._readiness: Render = _core.readiness
         core.insert_health_checks(self.respond)
 
     def add(self, check: Callable[[], object]) -> None:

@@ -6,14 +6,17 @@ import contextlib
 import operator
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = [
     "challenge",
+    "instance",
     "json_object",
     "listed",
     "methods",
     "options",
+    "own_auth",
+    "paths",
     "port",
     "positive",
     "scopes",
@@ -22,6 +25,10 @@ __all__ = [
     "unbounded",
 ]
 
+T = TypeVar("T")
+
+#: Segments that need no decoding, without a slash at the end.
+_PATH = re.compile(r"(/[A-Za-z0-9._~!$&'()+,;=:@-]+)+")
 #: Visible characters without quotes and backslashes.
 _SCOPE = re.compile(r"[!#-\[\]-~]+")
 
@@ -71,6 +78,12 @@ def port(value: int, name: str = "port") -> int:
     return number
 
 
+def instance(name: str, value: T, expected: type[T]) -> T:
+    if not isinstance(value, expected):
+        raise TypeError(f"{name}: expected a ucall.{expected.__name__}, got {type(value).__name__}")
+    return value
+
+
 def options(**given: tuple[object, type]) -> None:
     """Rejects options of another class, such as ``udp=True``."""
     for name, (value, expected) in given.items():
@@ -101,6 +114,34 @@ def challenge(auth: object) -> str:
     if not (challenge.isascii() and challenge.isprintable()):
         raise ValueError(f"auth: {challenge!r} is not a challenge for WWW-Authenticate")
     return challenge
+
+
+def own_auth(name: str, auth: Any) -> tuple[Any, str] | None:
+    """A function's own ``auth``, with its challenge; ``None`` without one."""
+    if auth is None or auth is False:
+        return None
+    if not callable(auth):
+        problem = f"expected a function, or False to let anyone call; got {type(auth).__name__}"
+        raise TypeError(f"{name}: auth: {problem}")
+    if hasattr(auth, "_protected_resource"):
+        problem = "tokens of an issuer are for all of a server: Server(auth=ucall.auth.oauth(…))"
+        raise TypeError(f"{name}: auth: {problem}, and scopes=[…] of its functions")
+    return auth, challenge(auth)
+
+
+def paths(value: str | Iterable[str]) -> list[str]:
+    """The paths of calls."""
+    found = list(dict.fromkeys([value] if isinstance(value, str) else value))
+    for path in found:
+        if not isinstance(path, str):
+            raise TypeError(f"path: expected a str, or several; got {type(path).__name__}")
+        if path != "/" and not _PATH.fullmatch(path):
+            raise ValueError(f"path: expected one such as '/api/rpc', got {path!r}")
+        if path in ("/healthz", "/readyz", "/metrics"):
+            raise ValueError(f"path: {path} is for those who watch the server")
+    if not found:
+        raise ValueError("path: expected at least one")
+    return found
 
 
 def listed(name: str, names: Iterable[str]) -> list[str]:

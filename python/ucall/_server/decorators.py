@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ucall._server.function_decorators import FunctionDecorators
 from ucall._server.tls import client_tls
+from ucall.group import Group, registrations
 
 if TYPE_CHECKING:
     from ucall._functions.table import Functions
@@ -37,6 +38,15 @@ class Decorators(FunctionDecorators):
         self, function: Callable[..., object], name: str | None, **options: Any
     ) -> None:
         self._functions.add(function, name, **options)
+
+    def include(self, group: Group) -> None:
+        """Registers the functions of a `ucall.Group`, and of the groups in it.
+
+        Raises:
+            TypeError, ValueError: See `add`.
+        """
+        for function, name, options in registrations(group):
+            self._add_function(function, name, **options)
 
     def http(
         self,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-__all__ = ["FunctionDecorators"]
+if TYPE_CHECKING:
+    from ucall._core import Context
+
+__all__ = ["Auth", "FunctionDecorators"]
 
 Function = TypeVar("Function", bound=Callable[..., object])
+Auth = Callable[["Context"], object]
 Overflow = Literal["pause", "drop_oldest", "drop_newest", "close"]
 
 
@@ -38,6 +42,7 @@ class FunctionDecorators:
         overflow: Overflow | None = None,
         idempotent: bool = False,
         mcp: bool = True,
+        auth: Auth | Literal[False] | None = None,
         scopes: Iterable[str] = (),
     ) -> Callable[[Function], Function]: ...
 
@@ -70,6 +75,7 @@ class FunctionDecorators:
         overflow: Overflow | None = None,
         idempotent: bool = False,
         mcp: bool = True,
+        auth: Auth | Literal[False] | None = None,
         scopes: Iterable[str] = (),
     ) -> Function: ...
 
@@ -95,6 +101,7 @@ class FunctionDecorators:
         overflow: Overflow | None = None,
         idempotent: bool = False,
         mcp: bool = True,
+        auth: Auth | Literal[False] | None = None,
         scopes: Iterable[str] = (),
     ) -> Callable[[Function], Function]: ...
 
@@ -120,6 +127,7 @@ class FunctionDecorators:
         overflow: Overflow | None = None,
         idempotent: bool = False,
         mcp: bool = True,
+        auth: Auth | Literal[False] | None = None,
         scopes: Iterable[str] = (),
     ) -> Any:
         """Registers a function that takes many calls at once, such as a model's inference::
@@ -138,7 +146,7 @@ class FunctionDecorators:
         Args:
             function: A plain or an async function; or a generator, whose items are lists with an
                 item, or `ucall.END`, for each call.
-            name, threads, timeout_ms, stream, overflow, idempotent, mcp, scopes: See `add`.
+            name, threads, timeout_ms, stream, overflow, idempotent, mcp, auth, scopes: See `add`.
             max_size: Calls in one batch.
             max_wait_ms: How long the first call of a batch waits for later ones.
             weight: What a call weighs, such as its tokens: a function of the call's params, by
@@ -187,6 +195,7 @@ class FunctionDecorators:
             "stream": StreamRules(stream, overflow),
             "idempotent": idempotent,
             "tool": mcp,
+            "auth": auth,
             "scopes": scopes,
         }
 
@@ -215,6 +224,7 @@ class FunctionDecorators:
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
         idempotent: bool = False,
+        auth: Auth | Literal[False] | None = None,
         scopes: Iterable[str] = (),
     ) -> Callable[[Function], Function]: ...
 
@@ -234,6 +244,7 @@ class FunctionDecorators:
         stream: Literal["only"] | None = None,
         overflow: Overflow | None = None,
         idempotent: bool = False,
+        auth: Auth | Literal[False] | None = None,
         scopes: Iterable[str] = (),
     ) -> Any:
         """Registers a function as `add` does, with more for ``Server(mcp=True)`` to tell models::
@@ -243,7 +254,8 @@ class FunctionDecorators:
 
         Args:
             function: A plain or an async function, or a generator.
-            name, threads, processes, timeout_ms, stream, overflow, idempotent, scopes: See `add`.
+            name, threads, processes, timeout_ms, stream, overflow, idempotent, auth, scopes: See
+                `add`.
             title: The name that people see.
             annotations: ``readOnlyHint``, ``destructiveHint`` and ``openWorldHint``, as the
                 specification describes them; ``idempotent=True`` gives ``idempotentHint``.
@@ -266,6 +278,7 @@ class FunctionDecorators:
             "stream": StreamRules(stream, overflow),
             "idempotent": idempotent,
             "tool": ToolRules(title, annotations or {}, headers or {}, media_type, input_schema),
+            "auth": auth,
             "scopes": scopes,
         }
 
@@ -288,6 +301,7 @@ class FunctionDecorators:
         overflow: Overflow | None = None,
         idempotent: bool = False,
         mcp: bool = True,
+        auth: Auth | Literal[False] | None = None,
         scopes: Iterable[str] = (),
     ) -> Function:
         """Registers a function or another callable, and returns it. The server may be running.
@@ -312,6 +326,8 @@ class FunctionDecorators:
                 ``rpc.discover``, and send such calls again after a failure (docs/scale.md). Over
                 UDP, copies of a call then run again, and replies need no memory (docs/udp.md).
             mcp: Whether it is a tool of a server with ``mcp`` (docs/mcp.md): see `tool`.
+            auth: In place of the server's ``auth``: another such function, or False to let anyone
+                call. See docs/security.md#by-function.
             scopes: What the caller's token must allow: each one is in the set ``scopes`` of
                 `Context.user`. Otherwise -32004, whose data names those that are missing. See
                 docs/security.md.
@@ -321,7 +337,7 @@ class FunctionDecorators:
                 message names the function and the parameter.
             ImportError: An annotation needs a module that is not installed; the message names it.
             ValueError: The name belongs to another function, or to JSON-RPC (``rpc.…``), or is
-                none for a tool; or scopes are given without ``auth``.
+                none for a tool; or scopes are given and nobody is authenticated.
         """
         from ucall._functions.registration import StreamRules
 
@@ -335,6 +351,7 @@ class FunctionDecorators:
             stream=StreamRules(stream, overflow),
             idempotent=idempotent,
             tool=mcp,
+            auth=auth,
             scopes=scopes,
         )
         return function

@@ -12,6 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ucall._core import Context
@@ -34,9 +35,19 @@ _ERROR_CODE = re.compile(r"(-?\d+)[\s,:.]*(.*)", re.DOTALL)
 def describe_functions(methods: Methods, title: str, version: str, description: str) -> Description:
     """Describes functions as those of a server with this title, version and description."""
     schemas = Schemas(methods.types)
-    described = [_method(name, served, schemas) for name, served in methods.served.items()]
-    described += [_native_method(native) for native in methods.natives.values()]
+    described = [
+        replace(_method(name, served, schemas), needs_auth=_needs_auth(served, methods.has_auth))
+        for name, served in methods.served.items()
+    ]
+    natives = map(_native_method, methods.natives.values())
+    described += [replace(it, needs_auth=methods.has_auth or None) for it in natives]
     return Description(title, version, description, described, schemas.components)
+
+
+def _needs_auth(served: Served, has_auth: bool) -> bool | None:
+    if served.auth is None:
+        return has_auth or None
+    return served.auth if has_auth or served.auth else None
 
 
 def describe_by_name(name: str, served: Served, schemas: Schemas) -> Method:
@@ -85,6 +96,7 @@ def _method(name: str, served: Served, schemas: Schemas, passing: Passing | None
         served.is_idempotent,
         returned,
         served.runs,
+        scopes=sorted(served.scopes),
     )
 
 

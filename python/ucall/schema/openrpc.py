@@ -66,6 +66,8 @@ class Method:
         is_idempotent: Whether a call may run twice.
         returned: The JSON Schema of what a generator returns at the end, if its annotation has it.
         runs: How it runs, in words; empty for a plain function on the server's thread.
+        needs_auth: Whether callers are authenticated; ``None`` on a server without ``auth``.
+        scopes: What their tokens must allow.
     """
 
     name: str
@@ -81,6 +83,8 @@ class Method:
     is_idempotent: bool = False
     returned: Schema | None = None
     runs: str = ""
+    needs_auth: bool | None = None
+    scopes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,10 @@ def _method(method: Method) -> Json:
         **_given("deprecated", method.is_deprecated),
         **_given("x-idempotent", method.is_idempotent),
         **_given("x-runs", method.runs),
+        **_given("x-scopes", method.scopes),
     }
+    if method.needs_auth is not None:
+        made["x-auth"] = method.needs_auth
     if method.params is None:
         made["x-params-unknown"] = True
     if method.item is not None:

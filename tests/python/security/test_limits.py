@@ -95,4 +95,4 @@ def test_every_limit_is_tested() -> None:
     others |= {"max_calls_per_s", "max_burst_calls"}
     # This one is off by default.
     tried -= {"max_connections_per_peer"}
-    assert tried | others == set(_core.Server.default_limits())
+    assert tried | others == set(_core.default_limits())

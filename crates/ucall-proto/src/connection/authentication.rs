@@ -6,18 +6,86 @@
 //! | raw TCP | once, at the first byte of a document | the connection |
 //! | WebSocket | once, at the upgrade | the connection |
 //!
-//! No body is read before that. A preflight is not authenticated, because browsers send it without
+//! No body is read before that, unless the service keeps the credentials of a request and
+//! authenticates its calls one by one. A request of a single call that it refuses then
+//! ([`Service::take_refusal`]) gets the response of one that is refused by its head, and the
+//! connection goes on. A preflight is not authenticated, because browsers send it without
 //! credentials, nor is a route that the service has made public.
 
 use std::sync::Arc;
 
-use super::http::Http;
+use super::http::{BodyForm, Http};
 use super::{Environment, PlainConnection, Protocol, Step, http_route};
 use crate::http1::{Head, HttpError, Method, ReplyHeaders};
-use crate::rpc::{AuthenticationError, CallerIdentity, RpcError, Service};
+use crate::rpc::{AuthenticationError, CallRefusal, CallerIdentity, RpcError, Service};
 use crate::tls::TlsSession;
 
+/// Where the reply to a request begins.
+pub(super) enum ReplyStart {
+    /// At this byte of the output.
+    Output(usize),
+    /// It is queued behind the replies to earlier requests.
+    Queue,
+}
+
 impl PlainConnection {
+    /// Handles a request of a service that requires authentication.
+    #[inline(never)]
+    pub(super) fn handle_authenticated<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        rest: &[u8],
+        form: BodyForm<'_>,
+        reply_headers: &ReplyHeaders<'_>,
+        environment: &mut Environment<'_, S>,
+    ) -> Step {
+        if let Some(refused) = self.authenticate_http(head, reply_headers, environment) {
+            return refused;
+        }
+        let start = self.begin_authenticated(environment);
+        let step = self.handle_admitted(head, rest, form, reply_headers, environment);
+        self.end_authenticated(start, head, reply_headers, environment);
+        step
+    }
+
+    /// Marks where the reply to a request will be.
+    pub(super) fn begin_authenticated<S: Service>(
+        &self,
+        environment: &mut Environment<'_, S>,
+    ) -> ReplyStart {
+        drop(environment.service.take_refusal());
+        match self.exchanges.is_empty() {
+            true => ReplyStart::Output(environment.out.len()),
+            false => ReplyStart::Queue,
+        }
+    }
+
+    /// Replaces the reply to a request whose only call was refused for its caller.
+    pub(super) fn end_authenticated<S: Service>(
+        &mut self,
+        start: ReplyStart,
+        head: &Head<'_>,
+        reply_headers: &ReplyHeaders<'_>,
+        environment: &mut Environment<'_, S>,
+    ) {
+        let Some(CallRefusal { error, challenge }) = environment.service.take_refusal() else {
+            return;
+        };
+        let challenge = challenge.or_else(|| self.challenge_of(error, head, environment));
+        let mut response = Vec::new();
+        write_refusal(error, challenge, reply_headers, &mut response, environment);
+        match start {
+            ReplyStart::Output(at) => {
+                environment.out.truncate(at);
+                environment.out.append(&mut response);
+            }
+            ReplyStart::Queue => {
+                drop(self.exchanges.pop_whole(self.requests));
+                self.queue_reply(self.requests, response);
+            }
+        }
+    }
+
     /// Authenticates a request, unless that was done when its head arrived. Returns the rejection,
     /// if any.
     #[cold]
@@ -49,8 +117,7 @@ impl PlainConnection {
         reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
     ) -> Step {
-        let scopes = (refusal == AuthenticationError::InsufficientScope).then_some(&[][..]);
-        let challenge = environment.service.challenge(head, self.is_tls(), scopes);
+        let challenge = self.challenge_of(refusal, head, environment);
         let before = challenge.map(|challenge| environment.replies.set_challenge(challenge));
         let error = HttpError::from(refusal);
         let origin = reply_headers.allowed_origin;
@@ -59,6 +126,17 @@ impl PlainConnection {
             environment.replies.set_challenge(before);
         }
         step
+    }
+
+    /// The challenge of a refused request, if it depends on the request.
+    fn challenge_of<S: Service>(
+        &self,
+        refusal: AuthenticationError,
+        head: &Head<'_>,
+        environment: &Environment<'_, S>,
+    ) -> Option<String> {
+        let scopes = (refusal == AuthenticationError::InsufficientScope).then_some(&[][..]);
+        environment.service.challenge(head, self.is_tls(), scopes)
     }
 
     /// Authenticates the connection for all of its requests.
@@ -82,6 +160,22 @@ impl From<AuthenticationError> for HttpError {
             AuthenticationError::Unavailable => Self::AuthenticationUnavailable,
             AuthenticationError::Failed => Self::AuthenticationFailed,
         }
+    }
+}
+
+/// Writes the response to a request whose body was read.
+fn write_refusal<S: Service>(
+    error: AuthenticationError,
+    challenge: Option<String>,
+    reply_headers: &ReplyHeaders<'_>,
+    out: &mut Vec<u8>,
+    environment: &mut Environment<'_, S>,
+) {
+    let replies = &mut *environment.replies;
+    let before = challenge.map(|challenge| replies.set_challenge(challenge));
+    replies.error(out, &HttpError::from(error), reply_headers, false);
+    if let Some(before) = before {
+        replies.set_challenge(before);
     }
 }
 

@@ -9,6 +9,7 @@ use super::http_body::Body;
 use super::http_framing::{HttpFraming, HttpItems, write_deferred_reply};
 use super::http_route::{self, ResponseFraming};
 use super::{Drain, Environment, LoadState, PlainConnection, Protocol, ReadEvent, Step};
+use crate::Limits;
 use crate::http1::{
     self, BodyLength, Head, HeadParser, HttpError, Method, PendingReply, ReplyHeaders,
 };
@@ -100,7 +101,8 @@ impl PlainConnection {
     ) -> Option<Head<'a>> {
         let Protocol::Http(http) = &mut self.protocol else { return None };
         // The parser drops a complete head, so it parses the head again when the body has arrived.
-        match http.parser.parse_general(rest, &environment.limits.head) {
+        let Limits { head, call_paths, .. } = environment.limits;
+        match http.parser.parse_general(rest, head, call_paths) {
             Ok(head) => head,
             Err(error) => {
                 self.refuse_http(&error, Method::Other, environment);
@@ -131,11 +133,22 @@ impl PlainConnection {
                 Err(step) => return step,
             }
         }
-        if environment.service.requires_authentication()
-            && let Some(refused) = self.authenticate_http(head, &reply_headers, environment)
-        {
-            return refused;
+        if environment.service.requires_authentication() {
+            return self.handle_authenticated(head, rest, form, &reply_headers, environment);
         }
+        self.handle_admitted(head, rest, form, &reply_headers, environment)
+    }
+
+    /// Handles a request that may run, once its body has arrived.
+    #[inline(always)]
+    pub(super) fn handle_admitted<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        rest: &[u8],
+        form: BodyForm<'_>,
+        reply_headers: &ReplyHeaders<'_>,
+        environment: &mut Environment<'_, S>,
+    ) -> Step {
         let limit = environment.limits.body_bytes_max;
         let length = match head.body() {
             BodyLength::None => 0,
@@ -165,12 +178,12 @@ impl PlainConnection {
             http.body.discard();
         }
         match form {
-            BodyForm::Whole => self.run_request(head, body, &reply_headers, environment),
+            BodyForm::Whole => self.run_request(head, body, reply_headers, environment),
             BodyForm::Outlined(outline) => {
-                self.run_long_request(head, body, outline, &reply_headers, environment);
+                self.run_long_request(head, body, outline, reply_headers, environment);
             }
             BodyForm::Tail { .. } => {
-                self.run_tail_request(head, body, &reply_headers, environment);
+                self.run_tail_request(head, body, reply_headers, environment);
             }
         }
         Step::Consumed(end)

@@ -7,7 +7,7 @@ use super::pieces::PiecewiseBody;
 use super::streamed_body::StreamedBody;
 use super::{Environment, PlainConnection, Protocol, ReadEvent, Step, WaitState, body_time};
 use crate::Limits;
-use crate::http1::{self, Head, HttpError};
+use crate::http1::{self, Head, HttpError, ReplyHeaders};
 use crate::rpc::frame::FRAME_MEDIA_TYPE;
 use crate::rpc::{DocumentOutline, Service};
 
@@ -250,8 +250,10 @@ impl PlainConnection {
         pieces: PiecewiseBody,
         environment: &mut Environment<'_, S>,
     ) {
-        let head = http1::parse_head(&pieces.head, &environment.limits.head);
+        let PiecewiseBody { head, body, outline, .. } = pieces;
+        let head = http1::parse_head(&head, &environment.limits.head);
         let Ok(Some(head)) = head else { return };
+        let head = environment.limits.call_paths.apply(head);
         let is_last = self.is_last(self.requests + 1, environment);
         let Ok(reply_headers) = self.check_or_refuse(&head, is_last, environment) else {
             return;
@@ -261,16 +263,29 @@ impl PlainConnection {
         {
             environment.service.set_identity(identity);
         }
-        let PiecewiseBody { body, outline, .. } = pieces;
+        let start = self.begin_authenticated(environment);
+        self.run_whole(&head, body, &outline, &reply_headers, environment);
+        self.end_authenticated(start, &head, &reply_headers, environment);
+    }
+
+    /// Answers a request whose body arrived in pieces.
+    fn run_whole<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        body: Vec<u8>,
+        outline: &DocumentOutline,
+        reply_headers: &ReplyHeaders<'_>,
+        environment: &mut Environment<'_, S>,
+    ) {
         if !head.is_call()
             || body.len() <= environment.limits.long_bytes_min
             || !outline.has_requests()
         {
-            return self.run_request(&head, &body, &reply_headers, environment);
+            return self.run_request(head, &body, reply_headers, environment);
         }
         let document = Arc::new(body);
         environment.service.share(Some(&document));
-        self.run_long_request(&head, &document, &outline, &reply_headers, environment);
+        self.run_long_request(head, &document, outline, reply_headers, environment);
         environment.service.share(None);
     }
 }

@@ -31,17 +31,27 @@ pub(super) struct ParsedHead {
     pub origin: Option<Span>,
     pub timeout_ms: Option<u64>,
     pub headers: Span,
-    /// `POST /` over a persistent HTTP/1.1, without an origin, with a body of known length that is
+    /// Whether nothing but its target is against the fast path.
+    pub is_plain: bool,
+    /// A call over a persistent HTTP/1.1, without an origin, with a body of known length that is
     /// not coded.
     pub is_fast_path: bool,
     /// The host is a common name of this machine.
     pub names_loopback: bool,
 }
 
+impl ParsedHead {
+    pub(super) fn update_fast_path(&mut self) {
+        let is_call = (self.method, self.target) == (Method::Post, TargetKind::Root);
+        self.is_fast_path = is_call && self.is_plain;
+    }
+}
+
 /// The target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
-    /// The path `/`, with or without a query, alone or in an absolute `http://host/`.
+    /// A path of [`CallPaths`](super::CallPaths), by default `/`, with or without a query, alone or
+    /// in an absolute `http://host/`.
     Root,
     /// The path `/ws`, likewise.
     WebSocket,
@@ -112,6 +122,16 @@ impl<'a> Head<'a> {
         self
     }
 
+    pub(super) fn parsed_mut(&mut self) -> &mut ParsedHead {
+        &mut self.parsed
+    }
+
+    /// The head as it was received.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.text
+    }
+
     /// The bytes of the head, from the first byte of the input through the blank line.
     #[must_use]
     #[inline]
@@ -152,7 +172,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Whether this is a JSON-RPC request: `POST /`.
+    /// Whether this is a JSON-RPC request: a POST to a path of calls.
     #[must_use]
     #[inline]
     pub fn is_call(&self) -> bool {
@@ -216,7 +236,7 @@ impl<'a> Head<'a> {
         self.parsed.host.map(|span| span.of(self.text))
     }
 
-    /// Whether this is `POST /` over a persistent HTTP/1.1 connection, without an origin and with a
+    /// Whether this is a call over a persistent HTTP/1.1 connection, without an origin and with a
     /// body of known length that is not coded.
     #[must_use]
     #[inline]

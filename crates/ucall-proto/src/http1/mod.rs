@@ -11,6 +11,7 @@
 
 mod access;
 mod bytes;
+mod call_paths;
 mod chunk_extension;
 mod chunked;
 mod date;
@@ -34,6 +35,7 @@ pub mod invariants;
 mod tests;
 
 pub use access::{AccessRules, AllowedOrigin, InvalidAccessRule};
+pub use call_paths::CallPaths;
 pub use chunked::{ChunkedDecoder, ChunkedLimits, Progress};
 pub use date::{DATE_BYTES, civil_date, date_text};
 pub use error::HttpError;

@@ -18,10 +18,10 @@ use memchr::memchr;
 
 use super::access::names_loopback;
 use super::bytes::{Span, decimal, text_length};
+use super::call_paths::CallPaths;
 use super::error::HttpError;
 use super::fields::{HeaderState, Line, Variable, read_line};
-use super::head::{BodyLength, Head, ParsedHead, TargetKind, Version};
-use super::method::Method;
+use super::head::{BodyLength, Head, ParsedHead, Version};
 use super::request_line::{self, RequestLine};
 
 /// How large a head may be.
@@ -110,7 +110,7 @@ impl HeadParser {
     ) -> Result<Option<Head<'a>>, HttpError> {
         match self.match_cached_head(input) {
             Some(head) => Ok(Some(head)),
-            None => self.parse_general(input, limits),
+            None => self.parse_general(input, limits, &CallPaths::default()),
         }
     }
 
@@ -128,12 +128,13 @@ impl HeadParser {
         cached.match_variable(text)
     }
 
-    /// [`HeadParser::parse`] without the cached head.
+    /// [`HeadParser::parse`] without the cached head, on a server whose calls are at `paths`.
     #[inline(never)]
     pub(crate) fn parse_general<'a>(
         &mut self,
         input: &'a [u8],
         limits: &HeadLimits,
+        paths: &CallPaths,
     ) -> Result<Option<Head<'a>>, HttpError> {
         // Bytes beyond the limit are not read, so that the verdict is the same however the input is
         // split.
@@ -143,7 +144,8 @@ impl HeadParser {
         let is_full = window.len() >= limits.bytes_max;
         if (is_full || partial.has_new_line_end(window)) && partial.read_lines(window, limits)? {
             let text = window.get(..partial.line_at + 2).unwrap_or_default();
-            let parsed = partial.finish(text, limits)?;
+            let mut parsed = partial.finish(text, limits)?;
+            paths.retarget(&mut parsed, text);
             self.cache_head(text, &parsed, partial.header_state.variable());
             return Ok(Some(Head::new(text, &parsed)));
         }
@@ -268,7 +270,7 @@ impl PartialHead {
         }
         let (body, keep_alive) = (header_state.body(version)?, header_state.keep_alive(version));
         let host = self.line.authority.or(header_state.host);
-        Ok(ParsedHead {
+        let mut parsed = ParsedHead {
             method,
             target,
             target_at: self.line.span,
@@ -281,13 +283,15 @@ impl PartialHead {
             origin: header_state.origin,
             timeout_ms: header_state.timeout_ms,
             headers: Span { start: self.headers_at, end: self.line_at },
-            is_fast_path: (method, target, version)
-                == (Method::Post, TargetKind::Root, Version::Http11)
+            is_plain: version == Version::Http11
                 && keep_alive
                 && header_state.origin.is_none()
                 && !matches!(body, BodyLength::Chunked | BodyLength::Coded(_))
                 && !(limits.negotiates_coding && header_state.accepts_coding),
+            is_fast_path: false,
             names_loopback: host.is_some_and(|span| names_loopback(span.of(text))),
-        })
+        };
+        parsed.update_fast_path();
+        Ok(parsed)
     }
 }

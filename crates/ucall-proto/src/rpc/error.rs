@@ -18,6 +18,15 @@ pub enum AuthenticationError {
     Failed,
 }
 
+/// Why a call is refused whose caller is not authenticated.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CallRefusal {
+    /// Why.
+    pub error: AuthenticationError,
+    /// The `WWW-Authenticate` of its response, if it is not that of all requests.
+    pub challenge: Option<String>,
+}
+
 /// The error object of a reply (§5.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RpcError {
@@ -124,8 +133,8 @@ impl RpcError {
         )
     }
 
-    /// Over raw TCP, which has no status for it.
-    pub(crate) fn unauthenticated(error: AuthenticationError) -> Self {
+    /// For replies that have no status for it, as over raw TCP.
+    pub fn unauthenticated(error: AuthenticationError) -> Self {
         match error {
             AuthenticationError::Unauthorized => Self::new(Self::UNAUTHORIZED, "Unauthorized"),
             AuthenticationError::InsufficientScope => {

@@ -16,7 +16,7 @@ mod response;
 mod route;
 
 pub(crate) use document::{Batch, Content, scan_document};
-pub use error::{AuthenticationError, RpcError};
+pub use error::{AuthenticationError, CallRefusal, RpcError};
 pub(crate) use items::{ItemFormat, ItemToken};
 pub use mcp::McpRequest;
 pub use meta::Meta;
@@ -157,6 +157,12 @@ pub trait Service {
         scopes: Option<&[String]>,
     ) -> Option<String> {
         let _ = (head, is_tls, scopes);
+        None
+    }
+
+    /// Why the last call was refused, if that was for its caller and it was no part of a batch: a
+    /// request of HTTP gets a status for it, in place of the reply to the call.
+    fn take_refusal(&mut self) -> Option<CallRefusal> {
         None
     }
 

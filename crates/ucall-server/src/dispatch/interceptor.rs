@@ -1,5 +1,5 @@
-//! What calls go through before and after their procedures: rejections, rates, the access log,
-//! metrics, and the clients of proxies.
+//! What calls go through before and after their procedures: rejections, their own authentication,
+//! rates, the access log, metrics, and the clients of proxies.
 
 use std::mem;
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub(crate) enum RejectionReason {
 pub(super) struct Interceptor {
     pub(super) rejection: Option<RejectionReason>,
     is_draining: bool,
+    /// Whether some procedures have an access of their own.
+    authenticates_calls: bool,
     clock: EngineClock,
     log: Option<Arc<AccessLog>>,
     metrics: Option<Arc<CallMetrics>>,
@@ -47,17 +49,22 @@ impl Interceptor {
         config: &WorkerConfig,
         availability: Availability,
         clock: &EngineClock,
+        authenticates_calls: bool,
     ) -> Option<Box<Self>> {
         let (rejection, is_draining) = (availability.rejection(), availability.is_draining);
         let (log, metrics) = (config.access_log.clone(), config.call_metrics.clone());
         let proxies = config.trusted_proxies.clone();
         let rates = config.call_rates.clone();
-        let has_options =
-            log.is_some() || metrics.is_some() || proxies.is_some() || rates.is_some();
+        let has_options = log.is_some()
+            || metrics.is_some()
+            || proxies.is_some()
+            || rates.is_some()
+            || authenticates_calls;
         (rejection.is_some() || is_draining || has_options).then(|| {
             Box::new(Self {
                 rejection,
                 is_draining,
+                authenticates_calls,
                 clock: clock.clone(),
                 log,
                 metrics,
@@ -128,12 +135,15 @@ impl<H: Handler> Dispatch<'_, H> {
         let socket_peer = self.set_client(call.head);
         let interceptor = self.dispatcher.interceptor.as_deref_mut()?;
         interceptor.socket_peer = socket_peer;
+        let must_authenticate = interceptor.authenticates_calls && interceptor.rejection.is_none();
+        let refusal = if must_authenticate { self.authenticate_call(call) } else { None };
+        let interceptor = self.dispatcher.interceptor.as_deref_mut()?;
         let transport = self.caller.transport(call.head);
         interceptor.logged = interceptor.log.as_ref().and_then(|log| {
             let user = || self.dispatcher.handler.identity_name();
             log.begin(call, self.caller, transport, &interceptor.clock, user)
         });
-        let Some(error) = self.refusal() else {
+        let Some(error) = refusal.or_else(|| self.refusal()) else {
             self.begin_measured(call);
             return None;
         };

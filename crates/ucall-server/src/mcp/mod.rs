@@ -17,7 +17,7 @@ use hashbrown::HashMap;
 pub(crate) use deferred::McpCalls;
 pub use schema::ResultSchema;
 
-/// The path of MCP over HTTP.
+/// The path of MCP over HTTP, below those of calls.
 pub(crate) const PATH: &str = "/mcp";
 
 /// How the result of a function becomes that of a tool.

@@ -1,0 +1,85 @@
+"""The part of a server's functions that answers HTTP requests other than calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ucall import _core
+
+if TYPE_CHECKING:
+    from ucall._asgi.mount import Application
+    from ucall._functions.methods import Methods
+    from ucall._server.lifespan import LifespanHooks
+
+__all__ = ["RouteFunctions"]
+
+
+class RouteFunctions:
+    """Registers routes and applications with the core of a server."""
+
+    methods: Methods
+    is_async: bool
+    _core: _core.Server
+    #: The paths of calls.
+    _paths: Sequence[str]
+    _threads: bool
+    _routes: dict[tuple[str, str], Callable[..., object]]
+    #: The methods of the program's routes at the paths of calls.
+    _page_methods: dict[str, list[str]]
+    #: Applications of ASGI by the beginning of their paths.
+    _mounted: dict[str, Application]
+
+    def add_route(
+        self,
+        function: Callable[..., object],
+        path: str,
+        methods: Iterable[str],
+        *,
+        auth: bool,
+        threads: bool | None,
+    ) -> None:
+        """Registers a function for HTTP requests other than calls: see `ucall.Server.http`."""
+        from ucall._functions.registration import register_route
+        from ucall._functions.signatures import is_redefinition
+        from ucall._routes import adapt
+
+        path, methods = adapt.checked_path(path), adapt.checked_methods(methods)
+        if path in self._paths and "POST" in methods:
+            raise ValueError(f"POST {path} is for JSON-RPC: use another path")
+        respond, is_async = adapt.adapt(function, path)
+        mode = register_route(path, is_async, threads, self._threads)
+        for method in methods:
+            known = self._routes.setdefault((method, path), function)
+            if not is_redefinition(function, known):
+                raise ValueError(f"{method} {path} is already answered by {known!r}")
+        if (page_methods := self._page_methods.get(path)) is not None:
+            page_methods += [it for it in methods if it not in page_methods]
+        self.is_async |= is_async
+        self._core.insert_route(
+            path,
+            methods,
+            respond,
+            self.methods.types.encode,
+            mode=mode,
+            is_public=not auth,
+            wants_peer=True,
+        )
+
+    def add_mount(self, app: Application, path: str, hooks: LifespanHooks) -> None:
+        """Registers an application of ASGI: see `ucall.Server.mount`."""
+        from ucall._asgi.lifespan import AppLifespan
+        from ucall._asgi.mount import checked_prefix
+
+        prefix = checked_prefix(path, app)
+        if self._core.is_running:
+            raise RuntimeError("mount: expected a server that does not run yet")
+        if known := self._mounted.get(prefix):
+            raise ValueError(f"path: {path!r} has an application already: {known!r}")
+        self._mounted[prefix] = app
+        lifespan = AppLifespan(app, path)
+        hooks.startup.append(lifespan.startup)
+        hooks.shutdown.append(lifespan.shutdown)
+        self.is_async = True
+        replaces_page = not prefix and "GET" not in self._page_methods.get("/", ["GET"])
+        _core.insert_mount(self._core, prefix, app, lifespan.state, replaces_page)
