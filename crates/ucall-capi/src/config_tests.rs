@@ -30,7 +30,7 @@ fn an_implausible_size_is_refused() {
 /// program's padding is not zero for sure, and its size would include it.
 #[test]
 fn the_last_field_ends_where_the_configuration_does() {
-    let end = offset_of!(Config, max_parts) + size_of::<usize>();
+    let end = offset_of!(Config, max_body_ratio) + size_of::<usize>();
     assert_eq!(end, size_of::<Config>());
 }
 
