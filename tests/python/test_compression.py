@@ -112,6 +112,7 @@ def test_clients_of_others(serve: Serve) -> None:
         ("zstd", zstd(b" " * 9_000_000, 0x71), 400, "at most 8 MiB"),
         ("gzip", gzip.compress(b" " * 17_000_000), 413, "max_body_"),
     ],
+    ids=lambda value: None if isinstance(value, str | int) else f"{len(value)} bytes",
 )
 def test_what_is_refused(serve: Serve, coding: str, body: bytes, status: int, text: str) -> None:
     server = serve(size)
