@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from ucall._server import checked
@@ -27,8 +26,7 @@ class Registration(NamedTuple):
     options: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Shared:
+class _Shared(NamedTuple):
     """What the functions of a group have in common."""
 
     prefix: str = ""
@@ -161,7 +159,7 @@ def registrations(group: Group) -> list[Registration]:
 
 
 def _registrations(group: Group, outer: _Shared) -> Iterator[Registration]:
-    shared = outer.around(replace(group._shared, middleware=tuple(group._hooks)))
+    shared = outer.around(group._shared._replace(middleware=tuple(group._hooks)))
     for member in group._members:
         if isinstance(member, Group):
             yield from _registrations(member, shared)

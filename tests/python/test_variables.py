@@ -81,7 +81,7 @@ def test_plain_functions_share_variables_only_with_each_other(serve: Serve) -> N
             assert bob.result("plain", ["plain"]) == "plain", name
 
 
-def test_variables_of_auth_do_not_reach_another_connection(hosted: Serve) -> None:
+def test_variables_of_auth_reach_the_calls_of_its_connection_alone(hosted: Serve) -> None:
     def auth(context: ucall.Context) -> str:
         name = context.headers.get("name", "raw")
         user.set(name)
@@ -96,10 +96,10 @@ def test_variables_of_auth_do_not_reach_another_connection(hosted: Serve) -> Non
     server = hosted(look, look_in_plain_function, auth=auth)
     with Wire(server.port) as raw, Wire(server.port) as web:
         for _ in range(2):
-            assert raw.result("look") == ["raw", None]
+            assert raw.result("look") == ["raw", "raw"]
             web.send(http(request("look"), "Name: alice"))
-            assert json.loads(web.reply()[2])["result"] == ["alice", None]
-            assert raw.result("look_in_plain_function") is None
+            assert json.loads(web.reply()[2])["result"] == ["alice", "alice"]
+            assert raw.result("look_in_plain_function") == "raw"
 
 
 class Name:

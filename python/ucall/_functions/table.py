@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ucall import _core
 from ucall._functions.methods import Methods, NativeMethod, ReplyOptions, Served
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Functions"]
 
 
-@dataclass(frozen=True)
-class _Added:
+class _Added(NamedTuple):
     """A function as it was added, before hooks and spans are put around it."""
 
     registration: Registration
