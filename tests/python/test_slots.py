@@ -145,7 +145,7 @@ def test_waiting_calls_that_end_take_no_slot(serve: Serve, kind: str) -> None:
     with Wire(server.port) as wire:
         wire.send(decode(-1, size=1, id=0))
         wire.send(b"".join(decode(5, id=id) for id in range(1, 101)))
-        wire.send(b"".join(cancel_request(id) for id in range(101)))
+        wire.send(b"".join(cancel_request(id) for id in range(100, -1, -1)))
         _, replies = by_call(wire, 101)
         assert {reply["error"]["code"] for reply in replies.values()} == {-32800}
         assert wire.result("decode", [2]) == [0, 1]
