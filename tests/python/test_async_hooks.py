@@ -456,3 +456,25 @@ def test_an_exception_of_an_item_ends_the_stream(new_server: NewServer) -> None:
             assert next(items) == 1
             with pytest.raises(ucall.RPCError, match="no more"):
                 next(items)
+
+
+def test_a_stream_goes_on_while_no_other_call_may_wait(new_server: NewServer) -> None:
+    server, go_on = new_server(limits=ucall.Limits(max_threads=2)), threading.Event()
+    server.middleware(awaiting)
+
+    def numbers() -> Iterator[int]:
+        for number in range(3):
+            if number == 1:
+                assert go_on.wait(60)
+            yield number
+
+    server.add(numbers, threads=True, max_waiting=1)
+    server.start()
+    with Client(port=server.port) as client, Wire(server.port) as wire:
+        items = iter(client.stream.numbers())
+        assert next(items) == 0
+        wire.send(b"".join(request("numbers", id=id) + b"\n" for id in range(6)))
+        refused = wire.message()
+        assert refused["error"]["code"] == -32003
+        go_on.set()
+        assert list(items) == [1, 2]

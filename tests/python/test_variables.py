@@ -7,8 +7,8 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 from serving import run_on_thread
@@ -100,6 +100,67 @@ def test_variables_of_auth_reach_the_calls_of_its_connection_alone(hosted: Serve
             web.send(http(request("look"), "Name: alice"))
             assert json.loads(web.reply()[2])["result"] == ["alice", "alice"]
             assert raw.result("look_in_plain_function") == "raw"
+
+
+def test_variables_of_auth_reach_neither_batches_nor_public_routes(serve: Serve) -> None:
+    def auth(context: ucall.Context) -> str:
+        user.set(context.headers.get("name"))
+        return "somebody"
+
+    def look_together(values: list[int]) -> list[str | None]:
+        return [user.get() for _ in values]
+
+    async def look_later(values: list[int]) -> list[str | None]:
+        return [user.get() for _ in values]
+
+    def look_in_slots(slots: ucall.Slots[Number]) -> Iterator[ucall.SlotItems[str | None]]:
+        while True:
+            found = [(slot, user.get()) for slot in slots.active]
+            yield [*found, *((slot, ucall.END) for slot in slots.active)]
+
+    server = serve(auth=auth)
+    server.batch(look_together)
+    server.batch(look_later)
+    server.batch(look_in_slots, slots=2)
+
+    @server.http("/public", auth=False)
+    async def look_at_page(request: ucall.HttpRequest) -> str:
+        return str((request.user, user.get()))
+
+    server.add(lambda: user.get(), "look")
+    with Wire(server.port) as wire:
+        for name in ("look_together", "look_later", "look_in_slots"):
+            wire.send(http(request("look"), "Name: alice"))
+            assert json.loads(wire.reply()[2])["result"] == "alice"
+            wire.send(http(request(name, [1]), "Name: bob"))
+            assert json.loads(wire.reply()[2])["result"] in (None, [None]), name
+        wire.send(http(request("look"), "Name: alice"))
+        assert json.loads(wire.reply()[2])["result"] == "alice"
+        wire.send(b"GET /public HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert wire.reply()[2] == b"(None, None)"
+
+
+def test_auth_may_set_a_variable_to_an_equal_object(serve: Serve) -> None:
+    notes: contextvars.ContextVar[list[str]] = contextvars.ContextVar("notes")
+    notes.set([])
+
+    def auth(context: ucall.Context) -> str:
+        notes.set([])
+        return "somebody"
+
+    def note(text: str) -> list[str]:
+        notes.get().append(text)
+        return notes.get()
+
+    server = serve(note, auth=auth)
+    with Wire(server.port) as wire:
+        for text in ("a", "b"):
+            wire.send(http(request("note", [text])))
+            assert json.loads(wire.reply()[2])["result"] == [text]
+
+
+class Number(NamedTuple):
+    number: int
 
 
 class Name:

@@ -47,8 +47,8 @@ pub(crate) struct AwaitedStart {
 pub(crate) enum AwaitedWork {
     /// The function, where that runs.
     Function,
-    /// A callable, in a thread.
-    Thread(Py<PyAny>),
+    /// A callable, in a thread: the function, or a step of its generator, which has been admitted.
+    Thread { work: Py<PyAny>, is_step: bool },
 }
 
 impl AwaitedCall {

@@ -47,15 +47,22 @@ impl Contexts {
         variables::copy(of_caller.unwrap_or(&self.variables).bind(py))
     }
 
-    /// Copies the variables for code that runs before a request has a caller.
+    /// Copies the variables for code of no caller, or of several, as a batch is.
     pub(crate) fn new_variables<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         variables::copy(self.variables.bind(py))
     }
 
     /// A copy of the variables if code has changed it.
     pub(crate) fn changed_variables(&self, copy: Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
-        // Copies share their content until one is changed, so this compares nothing else.
-        Ok(copy.ne(self.variables.bind(copy.py()))?.then(|| copy.unbind()))
+        let base = self.variables.bind(copy.py());
+        let mut is_same = copy.len()? == base.len()?;
+        for variable in copy.try_iter()? {
+            let variable = variable?;
+            is_same = is_same
+                && base.contains(&variable)?
+                && copy.get_item(&variable)?.is(&base.get_item(&variable)?);
+        }
+        Ok((!is_same).then(|| copy.unbind()))
     }
 
     /// Whether the caller of the current request has variables of its own.
@@ -78,6 +85,11 @@ impl Contexts {
 
     pub(crate) fn set_identity(&mut self, identity: &CallerIdentity) {
         self.identity = Some(identity.clone());
+    }
+
+    /// A request is not authenticated: the caller was that of an earlier one.
+    pub(crate) fn clear_identity(&mut self) {
+        self.identity = None;
     }
 
     /// What the program's function returned for the current request.

@@ -243,6 +243,9 @@ impl Handler for Interpreter {
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
+        if procedure.is_public_route() {
+            self.functions.contexts.clear_identity();
+        }
         if let Some(mount) = &procedure.mount {
             return answer(self.begin_mounted(procedure, mount, call, body, caller, reply), reply);
         }
@@ -455,6 +458,7 @@ impl Handler for Interpreter {
     }
 
     fn identity_name(&mut self) -> Option<String> {
+        self.functions.contexts.user()?;
         let py = self.attach();
         let user = self.functions.contexts.user()?.bind(py);
         let subject = || user.getattr(intern!(py, "subject"))?.extract();

@@ -122,15 +122,21 @@ impl HookedCall {
     }
 
     /// Has a thread of the pool run `work`, or a batch the function. `future` gets the outcome.
-    #[pyo3(signature = (future, work = None))]
-    fn _begin(slf: &Bound<'_, Self>, future: Py<PyAny>, work: Option<Py<PyAny>>) -> PyResult<()> {
+    #[pyo3(signature = (future, work = None, is_step = false))]
+    fn _begin(
+        slf: &Bound<'_, Self>,
+        future: Py<PyAny>,
+        work: Option<Py<PyAny>>,
+        is_step: bool,
+    ) -> PyResult<()> {
         let (py, call) = (slf.py(), slf.get());
         if work.is_none() {
             call.check_scopes(py)?;
         }
         let awaited = Arc::new(AwaitedCall::new(future));
         *call.awaited() = Some(awaited.clone());
-        let work = work.map_or(AwaitedWork::Function, AwaitedWork::Thread);
+        let in_thread = |work| AwaitedWork::Thread { work, is_step };
+        let work = work.map_or(AwaitedWork::Function, in_thread);
         let start = AwaitedStart { call: slf.clone().into_any().unbind(), work, awaited };
         call.push(py, DeferredOutcome::Begin(Box::new(start)))
     }

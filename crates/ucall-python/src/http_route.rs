@@ -50,9 +50,7 @@ impl HttpRequest {
         body: &[u8],
         caller: &Caller,
     ) -> PyResult<Py<PyAny>> {
-        // A public route is not authenticated, so the user is that of an earlier request.
-        let identity = functions.contexts.identity().filter(|_| !procedure.is_public_route());
-        let identity = identity.cloned();
+        let identity = functions.contexts.identity().cloned();
         let deadline = functions.timing.deadline_of(procedure, call);
         let request = Self {
             context: Context::new(call, caller, identity, deadline, Arc::default(), None),

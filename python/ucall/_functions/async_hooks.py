@@ -108,17 +108,19 @@ class _Steps:
 
 async def _stepped(call: Call, steps: _Steps) -> AsyncIterator[object]:
     try:
-        while (item := await _elsewhere(call, steps.next)) is not _END:
+        while (item := await _elsewhere(call, steps.next, is_step=True)) is not _END:
             yield item
     except (asyncio.CancelledError, GeneratorExit):
-        call._begin(asyncio.get_running_loop().create_future(), steps.close)
+        call._begin(asyncio.get_running_loop().create_future(), steps.close, True)
         raise
 
 
-async def _elsewhere(call: Call, work: Callable[[], object] | None) -> Any:
+async def _elsewhere(
+    call: Call, work: Callable[[], object] | None, *, is_step: bool = False
+) -> Any:
     """What `work` returns in a thread of the pool; `None` is the function, in a batch."""
     future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    call._begin(future, work)
+    call._begin(future, work, is_step)
     try:
         return await future
     except asyncio.CancelledError:

@@ -30,8 +30,8 @@ impl Deferral {
         let Ok(call) = call.bind(py).cast_exact::<HookedCall>() else { return };
         let (call, procedure) = (call.get(), call.get().function().clone());
         let begun = match (work, procedure.mode) {
-            (AwaitedWork::Thread(work), _) => {
-                self.run_awaited_in_thread(functions, procedure, work, &awaited)
+            (AwaitedWork::Thread { work, is_step }, _) => {
+                self.run_awaited_in_thread(functions, procedure, work, is_step, &awaited)
             }
             (AwaitedWork::Function, CallMode::Batch(rules)) => {
                 self.begin_awaited_in_batch(functions, procedure, rules, call, &awaited)
@@ -49,10 +49,14 @@ impl Deferral {
         functions: &mut Functions,
         procedure: SharedProcedure,
         work: Py<PyAny>,
+        is_step: bool,
         awaited: &Arc<AwaitedCall>,
     ) -> Result<(), RpcError> {
-        self.check_waiting(&procedure)?;
-        let permit = procedure.waiting_limit.as_ref().map(|limit| limit.permit());
+        let mut permit = None;
+        if !is_step {
+            self.check_waiting(&procedure)?;
+            permit = procedure.waiting_limit.as_ref().map(|limit| limit.permit());
+        }
         let retained = RetainedParams::Params { _reserved: Reservation::default() };
         let token = self.insert_awaited(&functions.timing, &procedure, awaited, retained);
         let (work, awaited) = (DropAttached::new(work), awaited.clone());

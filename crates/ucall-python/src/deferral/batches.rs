@@ -80,7 +80,7 @@ impl Deferral {
     ) {
         let py = functions.attach();
         for group in groups {
-            let variables = functions.contexts.own_variables(py);
+            let variables = functions.contexts.new_variables(py);
             let result = variables.and_then(|it| run_in(&it, || group.call(py, procedure)));
             functions.warn_if_slow(py, procedure);
             self.finish_group(py, functions, procedure, group.calls, result);
@@ -126,7 +126,7 @@ impl Deferral {
         procedure: &Procedure,
         group: &Group<Token>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let variables = contexts.own_variables(py)?;
+        let variables = contexts.new_variables(py)?;
         let coroutine = run_in(&variables, || group.call(py, procedure))?;
         self.tasks(py)?.start(&coroutine, &variables)
     }

@@ -181,7 +181,7 @@ impl Deferral {
             let work = Work::Stream { start, stream: stream.clone() };
             return self.submit(functions, Job { token, procedure: procedure.clone(), work });
         }
-        let variables = functions.contexts.own_variables(py)?;
+        let variables = functions.contexts.new_variables(py)?;
         let generator = run_in(&variables, || group.call(py, procedure))?;
         self.start_generator(py, functions, stream, &generator, &variables)
     }

@@ -88,7 +88,7 @@ impl Deferral {
         functions: &mut Functions,
         stream: &Arc<Stream>,
     ) -> Result<(), Failure> {
-        let variables = functions.contexts.own_variables(py)?;
+        let variables = functions.contexts.new_variables(py)?;
         let begun = run_in(&variables, || {
             let Some(slots) = stream.begin_run(py)? else { return Ok(None) };
             start_generator(py, &stream.procedure, slots.bind(py)).map(Some)
