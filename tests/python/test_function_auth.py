@@ -432,3 +432,20 @@ def test_misuse_of_auth_by_function() -> None:
     guarded = ucall.Server(port=0, auth=tokens())
     with pytest.raises(ValueError, match="add: scopes: expected"):
         guarded.add(add, auth=False, scopes=["a"])
+
+
+def test_a_failure_of_auth_holds_for_all_calls_of_a_request(serve: Serve) -> None:
+    asked: list[None] = []
+
+    def auth(ctx: ucall.Context) -> str:
+        asked.append(None)
+        raise OSError("disk")
+
+    server = start(serve, lambda ctx: None, auth)
+    calls = b"[" + b",".join(request("own", id=id) for id in range(5)) + b"]"
+    with Wire(server.port) as wire:
+        for count in (1, 2):
+            wire.send(http(calls))
+            replies = json.loads(wire.reply()[2])
+            assert [it["error"]["code"] for it in replies] == [-32603] * 5
+            assert len(asked) == count

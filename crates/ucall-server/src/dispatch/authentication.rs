@@ -35,6 +35,8 @@ type Outcome = Result<CallerIdentity, AuthenticationError>;
 struct Credentials {
     /// The head of the upgrade to a WebSocket, whose messages have none.
     head: Option<Box<[u8]>>,
+    /// They are of one request, so a failure holds for all of its calls.
+    is_of_request: bool,
     /// What came of it so far, for a request or for a connection as long as it lasts.
     outcomes: Mutex<Vec<(CallAccess, Outcome)>>,
 }
@@ -71,10 +73,10 @@ impl Credentials {
         outcomes.iter().find(|(known, _)| *known == access).map(|(_, outcome)| outcome.clone())
     }
 
-    /// Keeps what does not change: a failure may be of that moment.
+    /// Keeps what does not change: for a connection, a failure may be of that moment.
     fn keep(&self, access: CallAccess, outcome: &Outcome) {
         use AuthenticationError::{Failed, Unavailable};
-        if !matches!(outcome, Err(Failed | Unavailable)) {
+        if self.is_of_request || !matches!(outcome, Err(Failed | Unavailable)) {
             let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
             outcomes.push((access, outcome.clone()));
         }
@@ -137,8 +139,10 @@ impl<H: Handler> Dispatch<'_, H> {
     ) -> Outcome {
         if self.dispatcher.authentication.is_on() && self.makes_calls(head) {
             let is_websocket = self.caller.transport == Transport::WebSocket;
+            let is_udp = self.caller.transport == Transport::Udp;
+            let is_of_request = !is_websocket && (head.is_some() || is_udp);
             let head = head.filter(|_| is_websocket).map(|head| head.bytes().into());
-            return Ok(Arc::new(Credentials { head, ..Credentials::default() }));
+            return Ok(Arc::new(Credentials { head, is_of_request, ..Credentials::default() }));
         }
         if !self.dispatcher.handler.requires_authentication() {
             return Ok(anonymous());
@@ -166,7 +170,10 @@ impl<H: Handler> Dispatch<'_, H> {
         let authentication = &mut self.dispatcher.authentication;
         authentication.connection = Some(self.caller.connection);
         authentication.admission = match identity.clone().downcast::<Credentials>() {
-            Ok(credentials) => Admission::ByCall(credentials),
+            Ok(credentials) => {
+                self.dispatcher.handler.set_identity(&anonymous());
+                Admission::ByCall(credentials)
+            }
             Err(identity) => {
                 self.dispatcher.handler.set_identity(&identity);
                 Admission::Whole(identity)
