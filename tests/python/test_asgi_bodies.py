@@ -193,3 +193,11 @@ def test_a_deadline_within_a_body(engine: str) -> None:
     with mounted(engine, app, timeout_ms=100) as server, Wire(server.port) as wire:
         wire.send(head(None) + chunk(b"part"))
         assert wire.reply()[0] == 504
+
+
+def test_a_body_arrives_though_its_request_is_the_only_one_that_may_run(engine: str) -> None:
+    app = Reader()
+    with mounted(engine, app, max_connection_calls=1) as server, Wire(server.port) as wire:
+        wire.send(head(300_000) + b"x" * 300_000 + http(b"", target="/a"))
+        assert wire.reply()[2] == b"300000"
+        assert wire.reply()[2] == b"0"

@@ -5,7 +5,7 @@
 //! One of them may exceed the budget, so that connections that wait for each other's memory all
 //! finish.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use ucall_engine::Id;
 use ucall_proto::LoadState;
@@ -26,6 +26,8 @@ pub(crate) struct MemoryWaiters {
     exempt: Option<Id>,
     /// The connections whose bodies are decoded.
     decoding: VecDeque<Id>,
+    /// Those of them.
+    is_queued: HashSet<Id>,
     /// How many there are of both.
     count: usize,
 }
@@ -74,12 +76,16 @@ impl MemoryWaiters {
             self.waiting.remove(&(bytes, id));
             self.recount();
         }
+        if self.is_queued.remove(&id) {
+            self.decoding.retain(|queued| *queued != id);
+            self.recount();
+        }
     }
 
     /// Adds a connection whose body is decoded further in the next turn.
     #[cold]
     pub(crate) fn add_decoding(&mut self, id: Id) {
-        if !self.decoding.contains(&id) {
+        if self.is_queued.insert(id) {
             self.decoding.push_back(id);
             self.recount();
         }
@@ -88,7 +94,10 @@ impl MemoryWaiters {
     /// Takes the connections that decode a piece in this turn.
     pub(crate) fn take_decoding(&mut self) -> Vec<Id> {
         let count = self.decoding.len().min(DECODED_PER_TURN);
-        let taken = self.decoding.drain(..count).collect();
+        let taken: Vec<Id> = self.decoding.drain(..count).collect();
+        for id in &taken {
+            self.is_queued.remove(id);
+        }
         self.recount();
         taken
     }
@@ -177,5 +186,9 @@ mod tests {
         waiters.add_decoding(ids[0]);
         assert_eq!(waiters.take_decoding(), [ids[8], ids[9], ids[0]]);
         assert!(waiters.is_empty() && !waiters.is_decoding());
+        ids.iter().for_each(|&id| waiters.add_decoding(id));
+        ids[..9].iter().for_each(|&id| waiters.remove(id));
+        assert_eq!(waiters.take_decoding(), [ids[9]]);
+        assert!(waiters.is_empty());
     }
 }

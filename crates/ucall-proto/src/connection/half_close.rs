@@ -14,7 +14,11 @@
 
 use super::raw;
 use super::{Environment, PlainConnection, Protocol, ReadEvent, WaitState};
+use crate::http1::HttpError;
 use crate::rpc::Service;
+
+/// Pieces of 64 KiB that are decoded at once at the end of the input.
+const PIECES_AT_END_MAX: usize = 16;
 
 impl PlainConnection {
     /// The peer has shut down its side: answers the input. The calls of HTTP go on if the peer can
@@ -24,9 +28,7 @@ impl PlainConnection {
         is_truncated: bool,
         environment: &mut Environment<'_, S>,
     ) {
-        while self.is_decoding() {
-            self.decode_piece(environment);
-        }
+        self.decode_at_end(environment);
         if matches!(self.protocol, Protocol::Http(_))
             && !self.exchanges.is_empty()
             // Without a close_notify the end of a stream under TLS may be forged.
@@ -35,6 +37,20 @@ impl PlainConnection {
             self.cancel();
         }
         self.end_input(environment);
+    }
+
+    /// Decodes the bodies that the input ends with. No turn follows that could decode more, so a
+    /// longer one is refused.
+    pub(super) fn decode_at_end<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        let mut pieces = 0;
+        while self.is_decoding() {
+            if pieces == PIECES_AT_END_MAX || environment.scratch.is_full(environment.limits) {
+                self.refuse_body(&HttpError::Overloaded, environment);
+                return;
+            }
+            self.decode_piece(environment);
+            pieces += 1;
+        }
     }
 
     /// Nothing follows the input.

@@ -404,6 +404,9 @@ impl PlainConnection {
         if !self.reading.is_paused() {
             self.search = None;
         }
+        if is_ended && !self.reading.is_paused() {
+            self.decode_at_end(environment);
+        }
         match self.reading {
             Reading::Paused { .. } if is_ended => self.reading.handle(ReadEvent::End),
             _ if is_ended => self.end_input(environment),

@@ -20,6 +20,8 @@ use crate::rpc::DocumentOutline;
 
 /// The most that one step decodes.
 const PIECE_BYTES: usize = 64 << 10;
+/// The most that one step decodes it from: a block without output costs the tables of its code.
+const ENCODED_PIECE_BYTES: usize = 8 << 10;
 /// A body may be decoded to this much whatever its length.
 const RATIO_FREE_BYTES: usize = 64 << 10;
 
@@ -71,8 +73,8 @@ impl PiecewiseBody {
         };
         // Handlers see the body as if it had been sent without a coding.
         let text = match coded {
-            Some(_) => without_headers(head.text(), &["Content-Encoding", "Content-Length"]),
-            None => head.text().to_vec(),
+            Some(_) => without_headers(head.bytes(), &["Content-Encoding", "Content-Length"]),
+            None => head.bytes().to_vec(),
         };
         let (body, outline) = (Vec::new(), DocumentOutline::default());
         Ok(Self { allowed_origin: None, head: text, framing, coded, body, outline })
@@ -177,6 +179,7 @@ impl CodedBody {
     fn decode(&mut self, body: &mut Vec<u8>, limits: &Limits) -> Result<(), HttpError> {
         let mut piece = Vec::with_capacity(PIECE_BYTES);
         let rest = self.encoded.get(self.used..).unwrap_or_default();
+        let rest = rest.get(..ENCODED_PIECE_BYTES).unwrap_or(rest);
         let decoded = self.decoder.decode(rest, &mut piece).map_err(|error| match error {
             DecodeError::Malformed => HttpError::ContentCodingMalformed,
             DecodeError::WindowTooLarge => HttpError::ZstdWindowTooLarge,

@@ -7,7 +7,10 @@ impl PlainConnection {
     /// Whether as much waits already as one connection may make wait.
     #[inline(always)]
     pub(super) fn must_wait<S>(&self, environment: &Environment<'_, S>) -> bool {
-        (!self.exchanges.is_empty() && self.waits_for_calls(environment.limits))
+        (!self.exchanges.is_empty()
+            && self.waits_for_calls(environment.limits)
+            // The call that waits for its body ends after that.
+            && !self.streams_body())
             || self.is_output_full(environment)
     }
 

@@ -140,11 +140,6 @@ impl<'a> Head<'a> {
         self.text.len()
     }
 
-    /// The bytes of the head.
-    pub(crate) fn text(&self) -> &'a [u8] {
-        self.text
-    }
-
     /// The request's method.
     #[must_use]
     #[inline]

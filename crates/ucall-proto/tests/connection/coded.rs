@@ -337,6 +337,30 @@ fn the_end_of_the_input_does_not_cut_a_body_that_has_arrived() {
 }
 
 #[test]
+fn the_end_of_the_input_decodes_no_more_than_a_turn_may_take() {
+    for (name, encode) in CODINGS {
+        let mut limits = Limits::default();
+        limits.body_ratio_max = usize::MAX;
+        let mut driver = Driver::with_limits(limits);
+        driver.receive(&coded(name, &encode(&echo(2 << 20))));
+        driver.handle_eof();
+        assert!(driver.sent().starts_with("HTTP/1.1 503 "), "{name}");
+        assert_eq!(driver.held_bytes(), 0);
+    }
+}
+
+#[test]
+fn a_step_decodes_a_part_of_what_has_arrived() {
+    // Bytes without an order have no shorter form.
+    let body = echo(10);
+    let noise = gzip(noise(60_000).as_bytes());
+    let mut driver = Driver::new();
+    driver.receive(&coded("gzip", &[gzip(&body), noise].concat()));
+    assert!(driver.connection.is_decoding());
+    assert!(decode(&mut driver) > 3);
+}
+
+#[test]
 fn slow_bodies_have_the_time_of_the_bytes_that_were_sent() {
     // 1 MiB of spaces in a kilobyte or less.
     let body = [gzip(&vec![b' '; 1 << 20]), gzip(sum(1).as_bytes())].concat();

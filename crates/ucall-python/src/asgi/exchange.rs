@@ -29,7 +29,7 @@ use crate::streams::{Room, StreamedCall};
 /// others.
 const PIECE_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a request's body that wait for the application before the connection receives no more.
-const BODY_BYTES_MAX: usize = 64 << 10;
+pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// The task of one request, which may go on after the response.
 pub(crate) struct MountedTask {

@@ -16,7 +16,7 @@ use ucall_server::{CallId, RunPermit};
 
 use super::{CallStart, Deferral};
 use crate::arguments::Failure;
-use crate::asgi::{AsgiExchange, Exchange, Mount, MountedTask, Sent, scope_of};
+use crate::asgi::{AsgiExchange, BODY_BYTES_MAX, Exchange, Mount, MountedTask, Sent, scope_of};
 use crate::asyncio::tasks;
 use crate::calls::{EntryKind, RetainedParams};
 use crate::errors;
@@ -42,7 +42,8 @@ impl Deferral {
         let event_loop = self.tasks(py)?.event_loop(py).clone().unbind();
         let is_head = head.method() == Method::Head;
         let body = body.map(|body| PyBytes::new(py, body).unbind());
-        let body_len = body.as_ref().map_or(0, |body| body.as_bytes(py).len());
+        // Of a body in parts as much waits as may, and what was received last.
+        let body_len = body.as_ref().map_or(2 * BODY_BYTES_MAX, |it| it.as_bytes(py).len());
         let exchange = Exchange::new(event_loop, body, is_head);
         let exchange = Arc::new(DropAttached::new(exchange));
         let scope = scope_of(py, mount, head, call, caller)?;
@@ -169,7 +170,7 @@ impl Deferral {
         for future in exchange.disconnect() {
             self.streams.push_future(future);
         }
-        if let Some(task) = exchange.take_task().filter(|_| cancels) {
+        if cancels && let Some(task) = exchange.take_task() {
             tasks::cancel(py, &task);
         }
     }
