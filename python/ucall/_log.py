@@ -44,7 +44,12 @@ def _write(text: str) -> None:
     stream.flush()
     data = memoryview(text.encode("utf-8", "backslashreplace"))
     while data:
-        data = data[os.write(descriptor, data) :]
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            import select  # here, because it is rare
+
+            select.select([], [descriptor], [])
 
 
 class _TextFormatter(logging.Formatter):
@@ -94,3 +99,5 @@ def write_to_stderr(form: str) -> None:
     _handler.setFormatter(_FORMATTERS[form]())
     if _handler not in log.handlers:
         log.addHandler(_handler)
+    if log.level == logging.NOTSET and not logging.root.handlers:
+        log.setLevel(logging.INFO)

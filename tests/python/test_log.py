@@ -186,7 +186,8 @@ with TestClient(server) as client:
     client.fail()
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=60)
-    failed = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [it["message"] for it in failed if "exception" in it] == ["fail raised"]
+    records = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [it["message"] for it in records if "exception" in it] == ["fail raised"]
+    assert any(it["level"] == "info" for it in records)
     with pytest.raises(ValueError, match="log_format: expected 'text' or 'json', got 'xml'"):
         ucall.Observability(log_format="xml")  # type: ignore[arg-type]

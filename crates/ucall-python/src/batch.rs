@@ -159,7 +159,7 @@ impl Batches {
 
     /// Removes the calls whose deadline the next batch cannot meet.
     pub(crate) fn take_unmeetable(&mut self, now: Instant) -> Unmeetable {
-        self.queues.iter().flat_map(|queue| queue.state().take_unmeetable(now).0).collect()
+        self.queues.iter().flat_map(|queue| queue.take_unmeetable(now)).collect()
     }
 
     /// Takes a batch that is due.
@@ -211,13 +211,16 @@ impl BatchQueue {
 
     /// A batch has ended, or one group of several.
     fn oldest_finished(&self) {
-        self.counts.ended(&self.procedure);
         let mut state = self.state();
         if state.more_groups > 0 {
             state.more_groups -= 1;
-        } else if let Some(&oldest) = state.running.front() {
+            return;
+        }
+        if let Some(&oldest) = state.running.front() {
             state.finished(oldest, Instant::now());
         }
+        drop(state);
+        self.counts.ended(&self.procedure);
     }
 
     /// The function has returned for the batch whose first call this is. Takes the next batch, if
@@ -225,12 +228,17 @@ impl BatchQueue {
     pub(crate) fn follow(&self, first: Token) -> (Unmeetable, Option<BatchCalls>) {
         let now = Instant::now();
         self.counts.ended(&self.procedure);
+        self.state().finished(first, now);
+        (self.take_unmeetable(now), self.next(now))
+    }
+
+    fn take_unmeetable(&self, now: Instant) -> Unmeetable {
         let mut state = self.state();
-        state.finished(first, now);
         let (unmeetable, inputs) = state.take_unmeetable(now);
+        // They may have objects, which are dropped with the interpreter's lock.
         drop(state);
         drop(inputs);
-        (unmeetable, self.next(now))
+        unmeetable
     }
 
     fn state(&self) -> MutexGuard<'_, QueueState> {
@@ -262,7 +270,7 @@ impl QueueState {
         Some(BatchCalls(tokens.into_iter().filter_map(with_input).collect()))
     }
 
-    /// Also returns what the calls leave, which is to be dropped without the lock of this.
+    /// Also returns what the calls leave.
     fn take_unmeetable(&mut self, now: Instant) -> (Unmeetable, Vec<Arc<JobInput>>) {
         let is_due = self.is_due(now);
         let taken = is_due.then(|| self.batcher.take_unmeetable(now)).flatten();

@@ -194,7 +194,11 @@ class _Served:
         pause_s = 0.0
         while not self._pool.closed.wait(pause_s):
             self._ready_at = float("inf")
-            self._serve_one()
+            try:
+                self._serve_one()
+            except Exception as failure:
+                who = threading.current_thread().name
+                self._fail_start(who, f"could not be served: {failure}", failure)
             was_stable = time.monotonic() - self._ready_at >= _STABLE_S
             longer_s = min(max(pause_s * 2, _BACK_OFF_MIN_S), _BACK_OFF_MAX_S)
             pause_s = 0.0 if was_stable else longer_s

@@ -94,11 +94,12 @@ impl Deferral {
                     replied
                 }
                 EntryKind::Batch => {
-                    match procedure.in_processes {
-                        Some(_) => self.batches.finished(&procedure),
-                        // The thread has recorded the ends of its batches.
-                        None => self.batches.forget_unused(),
+                    // A thread has recorded the ends of its batches.
+                    if procedure.in_processes.is_some() {
+                        self.batches.finished(&procedure);
                     }
+                    drop(procedure);
+                    self.batches.forget_unused();
                     self.begin_batches(functions, now);
                     continue;
                 }
