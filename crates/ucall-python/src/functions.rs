@@ -127,7 +127,7 @@ impl Functions {
     }
 
     /// Calls a plain function and writes its result into the reply.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn run(
         &mut self,
         py: Python<'_>,

@@ -167,6 +167,19 @@ impl Interpreter {
         [deferral, self.callbacks.deadline()].into_iter().flatten().min()
     }
 
+    #[cold]
+    fn handle_deadlines(&mut self, now: Instant) {
+        self.deferral.handle_deadlines(&mut self.functions, now);
+        if self.callbacks.deadline().is_some_and(|deadline| deadline <= now) {
+            let py = self.attach();
+            self.callbacks.beat_if_due(py, now);
+        }
+        if self.deferral.streams.is_due() {
+            let py = self.attach();
+            self.deferral.step_streams(py, &mut self.functions);
+        }
+    }
+
     #[inline(never)]
     fn next_reply(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
         if let Some(item) = self.deferral.streams.next_item(text) {
@@ -393,18 +406,10 @@ impl Handler for Interpreter {
         attachment.begin_turn(now, timing);
     }
 
-    #[inline]
+    #[inline(always)]
     fn turn_ended(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
-            self.deferral.handle_deadlines(&mut self.functions, now);
-            if self.callbacks.deadline().is_some_and(|deadline| deadline <= now) {
-                let py = self.attach();
-                self.callbacks.beat_if_due(py, now);
-            }
-            if self.deferral.streams.is_due() {
-                let py = self.attach();
-                self.deferral.step_streams(py, &mut self.functions);
-            }
+            self.handle_deadlines(now);
         }
     }
 
