@@ -63,6 +63,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # One parameter a line, because a server has 80.
 python_maximum_signature_line_length = 80
+# `0o600` as it is written.
+autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True, "inherited-members": True, "show-inheritance": False}
 
 # A list of parameters, which has no terms: screen readers need `ul` for it.
