@@ -1,7 +1,7 @@
 """Every JavaScript example in docs/javascript.md runs in Node, and has the values that it shows.
 
-The ```js blocks are one program, which calls the server of the ```python block. The values in
-`expression; // => value` are checked. A block after `<!-- not run: why -->` does not run.
+The ```js blocks are one program, which calls the server of the ```python block. `// => value` in
+the line after an expression is checked. A block after `<!-- not run: why -->` does not run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "javascript.md"
 BLOCK = re.compile(
     r"^(<!-- not run: [^\n]*-->\n)?```(js|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
-SHOWN = re.compile(r"^(\S.*); // => (.+)$", re.MULTILINE)
+SHOWN = re.compile(r"^(\S.*);\n// => (.+)$", re.MULTILINE)
 HEAD = """
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";

@@ -1,18 +1,28 @@
-"""Every example in README.md and docs/*.md runs, and has the output that it shows.
+"""Every example in README.md and docs/*.md runs as it is written, and has the output that it shows.
 
-A page is one program: its ```python blocks share a namespace and run in order; they may use await.
+The ```python blocks of a page run in order, and may use await. They are one program up to the block
+with `server.run()`, after which no line of that program runs. So of the later blocks
+
+- one that uses the server, as by `@server`, is a part of its program, above `run()`;
+- one that makes a server and runs it is another program, which takes the place of the first;
+- all others are the program of another terminal, and share none of the server's names.
+
+A block whose first line is a comment with a file's name, such as `# app.py`, is that file, too.
 ```console blocks run in a shell, one `$ ` line after another, each followed by its output. Only
 blocks whose commands are all in PROGRAMS run, and only on pages whose Python has started a server.
 They run in a new folder. The end of a run lists the blocks of each page that did not run.
 
-- `expression  # => repr` in Python is checked.
+- `# => repr` in the line after an expression is checked. A further line that begins with `#    `
+  goes on with it, after a space.
 - A line `…` in the output of a command matches any lines.
-- `server.run()` serves in the background, as `server.start()` does, until the end of the page. The
-  ports 8545, also as a default, and 8443 are replaced by free ones.
+- `server.run()` serves in the background, as `server.start()` does, until the page ends or runs the
+  next program on its port. The ports 8545, also as a default, and 8443 are replaced by free ones.
 - `<!-- first -->` before a block: it runs before all others.
-- `<!-- setup` … `-->` contains Python that is not rendered.
 - `<!-- not run: why -->` before a block: it does not run.
 - `<!-- needs NAME -->` before a block: it runs if that package is installed.
+
+The pages in SHARING are older: their blocks share all names, values may be at the end of the line,
+and `<!-- setup` … `-->` contains Python that is not rendered.
 """
 
 from __future__ import annotations
@@ -39,10 +49,22 @@ from ucall._client import address
 from ucall.queue.utils import allow
 
 ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
 #: `make docs` writes them while the tests run. They have no examples.
 GENERATED = {ROOT / "docs/benchmarks-all.md", ROOT / "docs/c-reference.md"}
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - GENERATED)]
-PROGRAMS = {"cat", "curl", "echo", "nc", "openssl", "ucall"}
+#: Pages whose examples use names of their other examples.
+SHARING = {
+    "arrays.md",
+    "asgi.md",
+    "coming-from-fastapi.md",
+    "compression.md",
+    "groups.md",
+    "hooks.md",
+    "http.md",
+    "serve-a-model.md",
+}
+PROGRAMS = {"cat", "curl", "echo", "nc", "openssl", "printf", "pytest", "python", "ucall"}
 DEFAULT_PORT = "8545"
 SECOND_PORT = "8443"
 
@@ -51,7 +73,8 @@ BLOCK = re.compile(
     r"(?P<text>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$",
     re.MULTILINE | re.DOTALL,
 )
-SHOWN = re.compile(r"^(?P<code>\S.*?)  # => (?P<shown>.+)$", re.MULTILINE)
+SHOWN = re.compile(r"^(?P<before>.*?)# => (?P<shown>.+(?:\n *#    .+)*)$", re.MULTILINE)
+FILE_NAME = re.compile(r"# (?P<name>\w+\.py)\n")
 
 
 @dataclass(frozen=True)
@@ -82,27 +105,83 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 Ports = Callable[[str], str]
+Names = dict[str, Any]
 
 
-class Program:
-    """A page's Python. `ports` replaces the ports in it by free ones."""
+class Programs:
+    """The programs of a page. `ports` replaces the ports in them by free ones."""
 
     def __init__(self, page: Path, ports: Ports) -> None:
         self._page = page
         self._ports = ports
-        self._names: dict[str, Any] = {"__name__": "__main__", "_shows": self._shows}
+        self._shares = page.name in SHARING
+        self._current = self._names()
+        self._served: Names | None = None
 
     def run(self, block: Block) -> None:
-        source = SHOWN.sub(lambda line: f"_shows(({line['code']}), {line['shown']!r})", block.text)
-        source = "\n" * block.line + self._ports(source)
+        if (file := FILE_NAME.match(block.text)) is not None:
+            Path(file["name"]).write_text(self._ports(block.text))
+        tree = self._parse(block)
+        names = self._names_for(tree)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        code = compile(source, str(self._page), "exec", flags=flags, dont_inherit=True)
-        outcome = eval(code, self._names)
+        code = compile(tree, str(self._page), "exec", flags=flags, dont_inherit=True)
+        outcome = eval(code, names)
         if inspect.iscoroutine(outcome):
             asyncio.run(outcome)
+        if server_run_by(tree) and not self._shares:
+            self._served, self._current = names, self._names()
 
-    def _shows(self, value: object, shown: str) -> None:
-        assert repr(value) == shown.strip()
+    def _parse(self, block: Block) -> ast.Module:
+        """The block's code, in which each expression before a `# =>` is compared with it."""
+        source = "\n" * block.line + self._ports(block.text)
+        tree = ast.parse(source, str(self._page))
+        ends = {it.end_lineno: it for it in ast.walk(tree) if isinstance(it, ast.Expr)}
+        for shown in SHOWN.finditer(source):
+            line = source.count("\n", 0, shown.start()) + 1
+            is_below = not shown["before"].strip()
+            where = f"{self._page.name}:{line}"
+            assert is_below or self._shares, f"{where}: write the value below the code"
+            statement = ends.get(line - 1 if is_below else line)
+            assert statement is not None, f"{where}: the value of no expression"
+            value = re.sub(r"\n *#    ", " ", shown["shown"])
+            arguments = [statement.value, ast.Constant(value)]
+            call = ast.Call(ast.Name("_shows", ast.Load()), arguments, [])
+            statement.value = ast.copy_location(call, statement.value)
+        return ast.fix_missing_locations(tree)
+
+    def _names_for(self, tree: ast.Module) -> Names:
+        """The program that the block is a part of."""
+        if self._served is None:
+            return self._current
+        made, used = names_in(tree)
+        if server_run_by(tree) in made:
+            return self._names()
+        return self._served if used & self._servers() else self._current
+
+    def _servers(self) -> set[str]:
+        served = (self._served or {}).items()
+        return {name for name, value in served if isinstance(value, ucall.Server | ucall.Group)}
+
+    def _names(self) -> Names:
+        return {"__name__": "__main__", "_shows": shows}
+
+
+def shows(value: object, shown: str) -> None:
+    assert repr(value) == shown
+
+
+def names_in(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """The names that the code binds, and those that it uses and does not bind."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    made = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+    return made, {node.id for node in nodes if isinstance(node.ctx, ast.Load)} - made
+
+
+def server_run_by(tree: ast.Module) -> str | None:
+    """The name of the server that the code runs, as its last statement, until it is stopped."""
+    last = ast.unparse(tree.body[-1]) if tree.body else ""
+    run = re.fullmatch(r"(?P<name>\w+)\.run\(.*\)", last)
+    return run and run["name"]
 
 
 def commands_of(block: Block) -> list[tuple[str, str]]:
@@ -128,7 +207,7 @@ def run_commands(block: Block, ports: Ports, folder: Path, where: str) -> None:
             env={
                 "HOME": str(folder),
                 "LC_ALL": "C.UTF-8",
-                "PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+                "PATH": f"{folder / 'bin'}:{BIN}:/usr/local/bin:/usr/bin:/bin",
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -175,6 +254,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Iterat
     with tempfile.TemporaryDirectory() as temporary:
         monkeypatch.setattr(tempfile, "tempdir", temporary)
         yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(f"{tmp_path}/"):
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -184,11 +266,18 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ucall.Server]]:
     start = ucall.Server.start
 
     def start_for_the_page(server: ucall.Server, **how: Any) -> None:
+        for other in started:
+            if other is not server and other.port == server.port is not None:
+                other.stop()  # As its user does, by Ctrl-C, before the next program.
         started.append(server)
         start(server, **how)
 
-    for name in ("run", "start"):
-        monkeypatch.setattr(ucall.Server, name, start_for_the_page)
+    def run_for_the_page(server: ucall.Server, **how: Any) -> None:
+        if sys._getframe(1).f_globals["__name__"] == "__main__":  # Else a module that is imported.
+            start_for_the_page(server, **how)
+
+    monkeypatch.setattr(ucall.Server, "run", run_for_the_page)
+    monkeypatch.setattr(ucall.Server, "start", start_for_the_page)
     yield started
     for server in started:
         server.stop()
@@ -219,6 +308,11 @@ def test_each_page_begins_with_a_sentence_on_its_subject() -> None:
         assert opening and re.match(r"[A-Z`u][^|]*[.:]$", opening["first"], re.DOTALL), page
 
 
+def test_no_example_has_a_part_that_is_not_shown() -> None:
+    for page in PAGES:
+        assert page.name in SHARING or "<!-- setup" not in page.read_text(encoding="utf-8"), page
+
+
 @pytest.mark.usefixtures("allowed_here")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples(
@@ -233,14 +327,14 @@ def test_examples(
     def ports(text: str) -> str:
         return text.replace(DEFAULT_PORT, str(port)).replace(SECOND_PORT, second_port)
 
-    program = Program(page, ports)
+    programs = Programs(page, ports)
     missing: set[str] = set()
     unrun: list[str] = []
     for block in blocks_of(page):
         if "openssl" in missing:
             break  # Later blocks may need its certificate.
         if block.may_run and block.kind == "python":
-            program.run(block)
+            programs.run(block)
         elif block.may_run and servers and (used := programs_of(block)) <= PROGRAMS:
             if not (absent := {name for name in used - {"ucall"} if not find(name)}):
                 run_commands(block, ports, folder, f"{page.name}:{block.line + 1}")

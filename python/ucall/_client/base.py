@@ -188,7 +188,7 @@ class ClientBase:
             headers: Added to this client's headers; a header of the same name is replaced.
             id: The id of every call; ``None`` to number them.
             priority: From -8 to 7: calls of a higher one wait less for a batch of the server, see
-                docs/concurrency.md#which-calls-are-first. ``None`` for 0.
+                docs/batches.md#which-calls-are-first. ``None`` for 0.
             idempotent: Whether the calls may run twice, so that they are sent again after a
                 failure. For clients with several addresses.
             key: Calls with the same key go to the same address while it is up; ``None`` for any.
