@@ -62,8 +62,9 @@ SHARING = {
     "groups.md",
     "hooks.md",
     "http.md",
-    "serve-a-model.md",
 }
+#: In place of packages that are not installed.
+STAND_INS = Path(__file__).parent / "stand_ins"
 PROGRAMS = {"cat", "curl", "echo", "nc", "openssl", "printf", "pytest", "python", "ucall"}
 DEFAULT_PORT = "8545"
 SECOND_PORT = "8443"
@@ -237,6 +238,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Iterat
     """The folder in which a page's program runs. The command `ucall` there uses the port."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(STAND_INS)])
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "ucall"
     command.write_text(
@@ -255,7 +257,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Iterat
         monkeypatch.setattr(tempfile, "tempdir", temporary)
         yield tmp_path
     for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(f"{tmp_path}/"):
+        if (getattr(module, "__file__", None) or "").startswith((f"{tmp_path}/", f"{STAND_INS}/")):
             del sys.modules[name]
 
 
