@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -10,9 +11,21 @@ HEADER = ROOT / "include/ucall/ucall.h"
 PAGE = ROOT / "docs/c-reference.md"
 INTRODUCTION = """# Reference of the C library
 
-Here you can look up all types and functions of `include/ucall/ucall.h`, in its order and with its
-comments. [c.md](c.md) is the guide. `make docs` writes this page.
+All types and functions of `include/ucall/ucall.h`, by subject, with the header's comments.
+[c.md](c.md) is the guide. `make docs` writes this page.
 """
+#: The subjects, in the page's order, with what their names have in common. The first one that fits
+#: counts, from the last one on; the first has all others.
+SUBJECTS = {
+    "The server": "",
+    "Params": r"_param_|_value_|_type_t|_call_params",
+    "Arrays and bytes": r"_dtype_|_buffer",
+    "Replies": r"_reply_(?!buffer)|_writer_|_call_warn",
+    "The caller": r"_request_|_peer|_transport|_method|_is_not|_call_(user|header|meta)|auth_cal",
+    "Deferred calls": r"_defer|_release|_is_cancelled|_deadline",
+    "Streams and messages": r"_notify|_overflow|subscribe|_publish|_item|_room_|_stream",
+    "The store": r"_store",
+}
 DECLARATION = re.compile(r"^(typedef|#define UCALL_|\w[\w *]*\bucall_)")
 
 
@@ -46,15 +59,32 @@ def names(block: str) -> list[str]:
     return found
 
 
+def narrow(block: str) -> str:
+    """The block, whose paragraphs of comments fit in a page without scrolling."""
+
+    def fill(found: re.Match[str]) -> str:
+        margin = found["margin"]
+        text = " ".join(line.strip(" *") for line in found[0].splitlines())
+        return textwrap.fill(text, 92, initial_indent=margin, subsequent_indent=margin) + "\n"
+
+    return re.sub(r"^(?P<margin> *\* )\w.*\n(?:(?P=margin)[\w`(].*\n)+", fill, block, flags=re.M)
+
+
+def subject_of(name: str) -> str:
+    return next(it for it, pattern in reversed(SUBJECTS.items()) if re.search(pattern, name))
+
+
 def page() -> str:
-    parts = [INTRODUCTION]
+    parts: dict[str, list[str]] = {subject: [] for subject in SUBJECTS}
     header = re.sub(r"^#ifdef __cplusplus\n.*?^#endif\n", "", HEADER.read_text(), flags=re.S | re.M)
     for block in blocks(header):
         declared = names(block)
         if declared and DECLARATION.search(re.sub(r"/\*.*?\*/\n?", "", block, flags=re.S)):
             title = ", ".join(f"`{name}`" for name in declared)
-            parts.append(f"## {title}\n\n```text\n{block}\n```\n")
-    return "\n".join(parts)
+            text = f"### {title}\n\n```c\n{narrow(block)}\n```\n"
+            parts[subject_of(declared[0])].append(text)
+    sections = [f"## {subject}\n\n" + "\n".join(texts) for subject, texts in parts.items()]
+    return "\n".join([INTRODUCTION, *sections])
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ html_title = f"ucall {release}"
 html_extra_path = ["index.html"]
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "scorer.js")
 html_copy_source = False
 html_show_copyright = False
 highlight_language = "text"
