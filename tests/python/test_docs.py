@@ -59,7 +59,6 @@ SHARING = {
     "asgi.md",
     "coming-from-fastapi.md",
     "compression.md",
-    "groups.md",
     "hooks.md",
     "http.md",
 }
