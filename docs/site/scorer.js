@@ -3,7 +3,7 @@ var Scorer = {
   // The page of errors first among guides, which come before what is for contributors.
   score: ([page, title, anchor, description, score]) => {
     if (page === "docs/errors") return score + 3;
-    if (/^docs\/(limits|troubleshooting)$/.test(page)) return score + 2;
+    if (/^docs\/(limits|security|troubleshooting)$/.test(page)) return score + 2;
     if (/^[A-Z]|^(bench|crates|examples)\/|^docs\/(bad-input|benchmarks|coming-from)/.test(page)) {
       return score - 4;
     }
