@@ -26,6 +26,7 @@ from ucall.queue.core.future import Future
 from ucall.queue.core.options import ClientTlsSettings
 
 _Encode = Callable[[Any], object]
+_Future = TypeVar("_Future", bound=Awaitable[Any])
 _P = ParamSpec("_P")
 _Params = TypeVar("_Params")
 _OnClose = TypeVar("_OnClose", bound=Callable[[], object])
@@ -39,6 +40,7 @@ __all__ = [
     "ArrayType",
     "BatchProcesses",
     "Block",
+    "BodyReceiver",
     "BrokerCalls",
     "Call",
     "Certificate",
@@ -93,7 +95,9 @@ __all__ = [
     "insert_inference",
     "insert_mount",
     "insert_relay",
+    "insert_route",
     "insert_store",
+    "json_text",
     "make_context",
     "metrics_text",
     "peek",
@@ -199,17 +203,6 @@ class Server:
         auth: tuple[Callable[[Context], object], str] | None,
         scopes: Sequence[str],
         hooks: Hooks | None,
-    ) -> None: ...
-    def insert_route(
-        self,
-        path: str,
-        methods: Sequence[str],
-        function: Callable[[HttpRequest], object],
-        encode: _Encode,
-        *,
-        mode: str,
-        is_public: bool,
-        wants_peer: bool,
     ) -> None: ...
     def insert_mcp_method(
         self,
@@ -394,6 +387,11 @@ class HttpRequest:
     def path(self) -> str:
         """The path as it was sent, with its percent-encoding."""
     @property
+    def path_params(self) -> dict[str, str]:
+        """The params of the route's path, such as ``name`` of ``/notes/{name}``, without
+        percent-encoding. They may contain ``/`` and be ``..``.
+        """
+    @property
     def query(self) -> str:
         """The text after the ``?``, with its percent-encoding; empty without one."""
     @property
@@ -402,14 +400,30 @@ class HttpRequest:
         those of Cookie by "; ".
         """
     @property
+    def header_list(self) -> list[tuple[str, str]]:
+        """The headers in their order, each with its name in lower case and its value."""
+    @property
     def body(self) -> bytes:
-        """The body; empty without one."""
+        """The body; empty without one. Raises RuntimeError of a route with ``stream_body=True``."""
+    def stream(self) -> Any:
+        """The body in parts of bytes, while it arrives if the route has ``stream_body=True``: an
+        async iterator in an async function, else a plain one. It raises CancelledError when the
+        client leaves, the deadline passes or the body is invalid.
+        """
     @property
     def peer(self) -> tuple[str, int] | Process | None:
         """The client's address and port, or its `ucall.Process`: see `Context.peer`."""
     @property
     def user(self) -> Any:
         """The user that the server's ``auth`` returned; None without ``auth``."""
+
+@final
+class BodyReceiver:
+    """Receives the body of a route's request, for `ucall._routes.streaming`."""
+
+    def take(self) -> bytes | None: ...
+    def wait(self) -> bytes: ...
+    def complete_later(self, future: _Future) -> _Future: ...
 
 @final
 class Keys:
@@ -989,6 +1003,20 @@ def set_tools(
 def insert_inference(server: Server, check: Callable[[], object]) -> None: ...
 def set_unknown_hooks(server: Server, encode: _Encode, hooks: Hooks | None) -> None: ...
 def set_error_finder(server: Server, find: Callable[[BaseException], RPCError | None]) -> None: ...
+def insert_route(
+    server: Server,
+    path: str,
+    methods: Sequence[str],
+    function: Callable[[HttpRequest], object],
+    encode: _Encode,
+    *,
+    mode: str,
+    is_public: bool,
+    wants_peer: bool,
+    streams_body: bool = False,
+    max_body_bytes: int | None = None,
+) -> None: ...
+def json_text(value: object, encode: _Encode) -> bytes: ...
 def insert_mount(
     server: Server,
     path: str,

@@ -14,6 +14,7 @@ use crate::ffi::DropAttached;
 use crate::job_input::JobInput;
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::SharedProcedure;
+use crate::request_body::ArrivingBody;
 use crate::streams::{ItemTarget, Stream, StreamedCall};
 
 /// The deferred calls and the running batches of one worker.
@@ -50,6 +51,8 @@ pub(crate) struct Deferred {
     pub(crate) items: CallItems,
     /// Set if a mounted application answers it.
     pub(crate) exchange: Option<Arc<DropAttached<Exchange>>>,
+    /// Set if a function of a route receives its body while it arrives.
+    pub(crate) body: Option<Arc<DropAttached<ArrivingBody>>>,
     /// How its result is written.
     pub(crate) results: ResultFormat,
     /// Counts the call, if that is measured.

@@ -146,6 +146,12 @@ impl Context {
         Headers::of_block(self.headers.as_deref().unwrap_or_default())
     }
 
+    /// The headers in their order, by their names in lower case.
+    pub(crate) fn header_list(&self) -> Vec<(String, String)> {
+        let name = |name| String::from_utf8_lossy(name).to_ascii_lowercase();
+        self.header_lines().map(|(it, value)| (name(it), header_text(value))).collect()
+    }
+
     /// The values of a header, joined as its name demands.
     fn header(&self, name: &str) -> Option<String> {
         let lines = self.header_lines().filter(|(it, _)| it.eq_ignore_ascii_case(name.as_bytes()));

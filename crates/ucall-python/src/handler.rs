@@ -19,16 +19,14 @@ use ucall_server::{
     MemoryBudget, MissingScopes, Polled, Publisher, RunLimit, SeriesIndex, ServerMessage, Turn,
 };
 
-use crate::arguments::Failure;
 use crate::asgi::Mount;
 use crate::auth::Authentication;
 use crate::batch_sizes::{BatchCounts, BatchSizes};
 use crate::callbacks::Callbacks;
 use crate::deferral::Deferral;
-use crate::ffi::DropAttached;
 use crate::functions::Functions;
 use crate::health;
-use crate::http_route::HttpRequest;
+use crate::http_route::RouteRequest;
 use crate::options::CallLimits;
 use crate::procedure::{CallMode, SharedProcedure};
 use crate::report::Report;
@@ -81,7 +79,7 @@ impl Interpreter {
         procedure: &SharedProcedure,
         call: &Call<'_>,
         caller: &Caller,
-        request: Option<DropAttached<Py<PyAny>>>,
+        request: Option<RouteRequest>,
         reply: &mut Reply<'_>,
     ) -> Result<CallOutcome, RpcError> {
         let Self { functions, deferral, .. } = self;
@@ -263,15 +261,11 @@ impl Handler for Interpreter {
             return answer(self.begin_mounted(procedure, mount, call, body, caller, reply), reply);
         }
         let py = self.attach();
-        let body = body.unwrap_or_default();
         let (functions, budget) = (&self.functions, self.deferral.calls.budget());
-        match HttpRequest::object(py, functions, budget, procedure, call, body, caller) {
-            Ok(request) => {
-                let request = Some(DropAttached::new(request));
-                answer(self.begin(procedure, call, caller, request, reply), reply)
-            }
-            Err(error) => {
-                let (report, failure) = (&mut self.functions.report, Failure::Raised(error));
+        match RouteRequest::new(py, functions, budget, procedure, call, body, caller) {
+            Ok(request) => answer(self.begin(procedure, call, caller, Some(request), reply), reply),
+            Err(failure) => {
+                let report = &mut self.functions.report;
                 reply.error(&report.fail(py, procedure, failure, reply.len_max()));
                 CallOutcome::Done
             }

@@ -29,7 +29,8 @@ pub(crate) fn check_ready(
             return Ok(CallOutcome::Done);
         }
         let permit = RunPermit::uncounted();
-        let start = CallStart { procedure, call, caller, deadline: None, permit, request: None };
+        let (deadline, request, body) = (None, None, None);
+        let start = CallStart { procedure, call, caller, deadline, permit, request, body };
         let retained = RetainedParams::Params { _reserved: Default::default() };
         let token = deferral.insert_call(&functions.timing, start, None, retained);
         deferral.watch_future(&response, token, false)?;

@@ -6,17 +6,22 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use ucall_proto::http1::{Head, Methods};
-use ucall_proto::{Call, MemoryBudget, Reservation};
-use ucall_server::Caller;
+use ucall_proto::{Call, MemoryBudget, Reservation, ResultFormat, percent_decoded};
+use ucall_server::{Caller, PathPattern};
 
+use crate::arguments::Failure;
 use crate::context::Context;
-use crate::convert::Convert;
+use crate::convert::{self, ConversionFault, Convert, Results};
+use crate::errors;
+use crate::ffi::DropAttached;
 use crate::functions::Functions;
-use crate::procedure::{Param, Procedure, Signature};
+use crate::procedure::{Executor, Param, Procedure, Signature};
+use crate::request_body::{ArrivingBody, BODY_BYTES_MAX, BodyReceiver};
 
 /// One HTTP request, as the function of a route gets it.
 #[pyclass(frozen, module = "ucall", name = "HttpRequest")]
@@ -25,9 +30,28 @@ pub(crate) struct HttpRequest {
     context: Context,
     method: &'static str,
     query: Vec<u8>,
-    body: Py<PyBytes>,
+    path_params: Vec<(String, String)>,
+    body: Body,
+    /// Whether the function is async.
+    is_async: bool,
     /// The memory of the body.
     _reserved: Reservation,
+}
+
+/// How the function gets the body.
+enum Body {
+    Whole(Py<PyBytes>),
+    /// All of it, but as if it was arriving.
+    Streamed(Py<PyBytes>),
+    Arriving(Arc<DropAttached<ArrivingBody>>),
+}
+
+/// A request that begins.
+pub(crate) struct RouteRequest {
+    /// The `ucall.HttpRequest`.
+    pub(crate) object: DropAttached<Py<PyAny>>,
+    /// Its body, if that is received while it arrives.
+    pub(crate) body: Option<Arc<DropAttached<ArrivingBody>>>,
 }
 
 impl Signature {
@@ -39,28 +63,59 @@ impl Signature {
     }
 }
 
-impl HttpRequest {
-    /// The request of a route, whose body is reserved from `budget`.
-    pub(crate) fn object(
+impl RouteRequest {
+    /// The request of a route, whose body is reserved from `budget`. Without a body that follows in
+    /// parts.
+    pub(crate) fn new(
         py: Python<'_>,
         functions: &Functions,
         budget: &MemoryBudget,
         procedure: &Procedure,
         call: &Call<'_>,
-        body: &[u8],
+        body: Option<&[u8]>,
         caller: &Caller,
-    ) -> PyResult<Py<PyAny>> {
+    ) -> Result<Self, Failure> {
+        let route = procedure.route.as_ref();
+        let arriving = body.is_none().then(|| Arc::new(DropAttached::new(ArrivingBody::new())));
+        let body_bytes = body.map_or(2 * BODY_BYTES_MAX, <[u8]>::len);
+        let whole = || PyBytes::new(py, body.unwrap_or_default()).unbind();
+        let body = match &arriving {
+            Some(body) => Body::Arriving(body.clone()),
+            None if route.is_some_and(|route| route.streams_body) => Body::Streamed(whole()),
+            None => Body::Whole(whole()),
+        };
+        let pattern = route.and_then(|route| route.pattern.as_ref());
+        let path = call.head.map(|head| head.path_and_query().0).unwrap_or_default();
+        let path_params = pattern.map(|pattern| path_params(pattern, path)).transpose();
         let identity = functions.contexts.identity().cloned();
         let deadline = functions.timing.deadline_of(procedure, call);
-        let request = Self {
+        let request = HttpRequest {
             context: Context::new(call, caller, identity, deadline, Arc::default(), None),
             method: call.head.and_then(|head| head.method().name()).unwrap_or_default(),
             query: call.head.map(query).unwrap_or_default(),
-            body: PyBytes::new(py, body).unbind(),
-            _reserved: budget.reserve_large(body.len()),
+            path_params: path_params.map_err(Failure::Params)?.unwrap_or_default(),
+            body,
+            is_async: procedure.mode.executor() == Some(Executor::Task),
+            _reserved: budget.reserve_large(body_bytes),
         };
-        Ok(Bound::new(py, request)?.into_any().unbind())
+        let object = DropAttached::new(Bound::new(py, request)?.into_any().unbind());
+        Ok(Self { object, body: arriving })
     }
+}
+
+/// The JSON text of a value that a route has returned, as of a function that is called without
+/// JSON-RPC.
+#[pyfunction]
+pub(crate) fn json_text<'py>(
+    py: Python<'py>,
+    value: &Bound<'py, PyAny>,
+    encode: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut text = Vec::new();
+    let mut results = Results { format: ResultFormat::Lists, ..Results::default() };
+    convert::write_results(&mut text, usize::MAX, value, Some(encode), &mut results)
+        .map_err(|fault| errors::unwritable(fault, "result"))?;
+    Ok(PyBytes::new(py, &text))
 }
 
 /// The set of the methods with these names.
@@ -77,6 +132,24 @@ fn query(head: &Head<'_>) -> Vec<u8> {
     head.path_and_query().1.to_vec()
 }
 
+/// The params of a path that matches, without percent-encoding.
+fn path_params(
+    pattern: &PathPattern,
+    path: &[u8],
+) -> Result<Vec<(String, String)>, ConversionFault> {
+    let decoded = pattern.params(path).map(|(name, segment)| {
+        let text = percent_decoded(segment).and_then(|bytes| String::from_utf8(bytes).ok());
+        match text.filter(|text| !text.contains('\0')) {
+            Some(text) => Ok((name.to_owned(), text)),
+            None => {
+                let expected = "expected UTF-8 without NUL, percent-encoded";
+                Err(ConversionFault::value(expected).at_key(name.as_bytes()))
+            }
+        }
+    });
+    decoded.collect()
+}
+
 #[pymethods]
 impl HttpRequest {
     /// The method, in capitals; HEAD for a request that a GET route answers without its body.
@@ -89,6 +162,17 @@ impl HttpRequest {
     #[getter]
     fn path(&self) -> &str {
         self.context.method()
+    }
+
+    /// The params of the route's path, such as ``name`` of ``/notes/{name}``, without
+    /// percent-encoding. They may contain ``/`` and be ``..``.
+    #[getter]
+    fn path_params<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let params = PyDict::new(py);
+        for (name, value) in &self.path_params {
+            params.set_item(name, value)?;
+        }
+        Ok(params)
     }
 
     /// The text after the ``?``, with its percent-encoding; empty without one.
@@ -104,10 +188,40 @@ impl HttpRequest {
         self.context.headers(py)
     }
 
-    /// The body; empty without one.
+    /// The headers in their order, each with its name in lower case and its value.
     #[getter]
-    fn body(&self, py: Python<'_>) -> Py<PyBytes> {
-        self.body.clone_ref(py)
+    fn header_list(&self) -> Vec<(String, String)> {
+        self.context.header_list()
+    }
+
+    /// The body; empty without one. Raises RuntimeError of a route with ``stream_body=True``.
+    #[getter]
+    fn body(&self, py: Python<'_>) -> PyResult<Py<PyBytes>> {
+        match &self.body {
+            Body::Whole(body) => Ok(body.clone_ref(py)),
+            Body::Streamed(_) | Body::Arriving(_) => Err(PyRuntimeError::new_err(
+                "body: the route has stream_body=True: receive it by stream()",
+            )),
+        }
+    }
+
+    /// The body in parts of bytes, while it arrives if the route has ``stream_body=True``: an async
+    /// iterator in an async function, else a plain one. It raises CancelledError when the client
+    /// leaves, the deadline passes or the body is invalid.
+    fn stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let module = py.import(intern!(py, "ucall._routes.streaming"))?;
+        let name = match (&self.body, self.is_async) {
+            (Body::Arriving(_), true) => intern!(py, "arriving_later"),
+            (Body::Arriving(_), false) => intern!(py, "arriving"),
+            (_, true) => intern!(py, "whole_later"),
+            (_, false) => intern!(py, "whole"),
+        };
+        match &self.body {
+            Body::Whole(body) | Body::Streamed(body) => module.call_method1(name, (body,)),
+            Body::Arriving(body) => {
+                module.call_method1(name, (Bound::new(py, BodyReceiver::new(body.clone()))?,))
+            }
+        }
     }
 
     /// The client's address and port, or its `ucall.Process`: see `Context.peer`.

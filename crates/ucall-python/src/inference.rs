@@ -23,7 +23,7 @@ pub(crate) type DescribedModel =
 pub(crate) fn insert_inference(py: Python<'_>, server: &Bound<'_, Server>, check: Py<PyAny>) {
     let name = "/v2/health/ready".to_owned();
     let procedure = Procedure {
-        route: Some(RouteAccess::Public),
+        route: Some(RouteAccess::Public.into()),
         ..Procedure::new(name, check, None, py.None(), CallMode::Future)
     };
     server.get().procedures.insert_inference(Some(procedure.shared()));

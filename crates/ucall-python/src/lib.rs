@@ -72,6 +72,8 @@ mod queue;
 #[cfg(feature = "relay")]
 mod relay;
 mod report;
+mod request_body;
+mod routing;
 mod server;
 mod server_hooks;
 mod server_state;
@@ -123,7 +125,7 @@ mod _core {
     #[pymodule_export]
     use crate::hooks::HookedCall;
     #[pymodule_export]
-    use crate::http_route::HttpRequest;
+    use crate::http_route::{HttpRequest, json_text};
     #[pymodule_export]
     use crate::in_process::{adopt, make_context, set_binds};
     #[pymodule_export]
@@ -153,6 +155,10 @@ mod _core {
     #[cfg(feature = "relay")]
     #[pymodule_export]
     use crate::relay::{RelayStatus, insert_relay};
+    #[pymodule_export]
+    use crate::request_body::BodyReceiver;
+    #[pymodule_export]
+    use crate::routing::insert_route;
     #[pymodule_export]
     use crate::server::Server;
     #[pymodule_export]

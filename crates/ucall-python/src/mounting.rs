@@ -32,7 +32,7 @@ pub(crate) fn insert_mount(
     };
     let procedure = Procedure {
         timeout: server.timeout,
-        route: Some(RouteAccess::Public),
+        route: Some(RouteAccess::Public.into()),
         mount: Some(mount),
         ..Procedure::new(format!("{path}/"), app, None, py.None(), CallMode::Task)
     };

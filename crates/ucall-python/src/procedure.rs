@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use ucall_proto::{Reply, ResultFormat};
-use ucall_server::{BatchLimits, Overflow, RouteAccess, SeriesIndex};
+use ucall_server::{BatchLimits, Overflow, PathPattern, RouteAccess, SeriesIndex};
 
 use crate::access::FunctionAccess;
 use crate::asgi::Mount;
@@ -50,7 +50,7 @@ pub(crate) struct Procedure {
     /// Whether the log has named it as slow.
     pub(crate) is_logged_as_slow: AtomicBool,
     /// Set if the function answers the requests of a route.
-    pub(crate) route: Option<RouteAccess>,
+    pub(crate) route: Option<RouteRules>,
     /// Set if it is a mounted application.
     pub(crate) mount: Option<Mount>,
     /// Set if its batches run in other processes.
@@ -77,6 +77,22 @@ pub(crate) struct Hooked {
     pub(crate) is_known: bool,
     /// The names of all hooks, for the log.
     pub(crate) names: String,
+}
+
+/// How a function answers the requests of a route.
+#[derive(Debug)]
+pub(crate) struct RouteRules {
+    pub(crate) access: RouteAccess,
+    /// The params in its path.
+    pub(crate) pattern: Option<PathPattern>,
+    /// Whether it gets bodies in parts.
+    pub(crate) streams_body: bool,
+}
+
+impl From<RouteAccess> for RouteRules {
+    fn from(access: RouteAccess) -> Self {
+        Self { access, pattern: None, streams_body: false }
+    }
 }
 
 /// Calls a hook with the params and the context of a call.
@@ -402,7 +418,7 @@ impl Procedure {
 
     /// Whether the function answers the requests of a route without authentication.
     pub(crate) fn is_public_route(&self) -> bool {
-        self.route == Some(RouteAccess::Public)
+        self.route.as_ref().is_some_and(|route| route.access == RouteAccess::Public)
     }
 
     /// [`Procedure::write`] for what a generator has yielded or returned, or for the result of a

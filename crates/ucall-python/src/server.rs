@@ -37,7 +37,7 @@ use crate::signals::SignalHandlers;
 use crate::tls::TlsSettings;
 use crate::udp::Udp;
 use crate::worker_peers::WorkerPeers;
-use crate::{http_route, mcp, options, pool, session};
+use crate::{mcp, options, pool, session};
 
 /// Serves functions on one address, for `ucall.server.Server`.
 #[pyclass(frozen, module = "ucall._core")]
@@ -340,40 +340,6 @@ impl Server {
         Ok(())
     }
 
-    /// Has `function` answer the HTTP requests of a path and these methods. It takes a
-    /// `ucall.HttpRequest` and returns a response as bytes. A path that ends in `*` means all that
-    /// begin with the rest. A public route is not authenticated.
-    #[pyo3(signature = (
-        path, methods, function, encode, *, mode, is_public, wants_peer
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    fn insert_route(
-        &self,
-        path: String,
-        methods: Vec<String>,
-        function: Py<PyAny>,
-        encode: Py<PyAny>,
-        mode: &str,
-        is_public: bool,
-        wants_peer: bool,
-    ) -> PyResult<()> {
-        let methods = http_route::methods(&methods)?;
-        let access = if is_public { RouteAccess::Public } else { RouteAccess::Authenticated };
-        let mode = CallMode::from_description(mode, None, None)?;
-        let signature = Some(Signature::of_route());
-        let procedure = Procedure {
-            timeout: self.timeout,
-            route: Some(access),
-            ..Procedure::new(path.clone(), function, signature, encode, mode)
-        };
-        if wants_peer {
-            self.procedures.want_peers();
-        }
-        let procedure = procedure.shared();
-        self.procedures.insert_route(&path, methods, access, procedure);
-        Ok(())
-    }
-
     /// Has the server answer a method of the Model Context Protocol: at `/mcp` over HTTP, and
     /// beside the functions over raw TCP. The function gets the params, a dict, and the version of
     /// the request, a str; what it returns is the result.
@@ -400,7 +366,7 @@ impl Server {
     fn insert_health_checks(&self, py: Python<'_>, check: Py<PyAny>) {
         let (name, mode) = ("/readyz".to_owned(), CallMode::Future);
         let procedure = Procedure {
-            route: Some(RouteAccess::Public),
+            route: Some(RouteAccess::Public.into()),
             ..Procedure::new(name, check, None, py.None(), mode)
         };
         self.procedures.insert_health_checks(Some(procedure.shared()));

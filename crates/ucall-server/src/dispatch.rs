@@ -410,7 +410,11 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     }
 
     fn streams_body(&self, head: &Head<'_>) -> bool {
-        self.is_mounted(head)
+        self.route(head).is_some_and(Route::streams_body)
+    }
+
+    fn body_bytes_max(&self, head: &Head<'_>) -> Option<usize> {
+        self.route(head)?.body.bytes_max
     }
 
     fn respond_streamed(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {

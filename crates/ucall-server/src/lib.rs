@@ -84,7 +84,7 @@ pub use overflow::Overflow;
 pub use procedures::Procedures;
 pub use protected_resource::{MissingScopes, ProtectedResource};
 pub use publisher::Publisher;
-pub use routes::RouteAccess;
+pub use routes::{BodyRules, PathPattern, RouteAccess};
 pub use server_message::ServerMessage;
 pub use tls::{IdentityFiles, Tls, TlsFiles, TlsFilesError};
 pub use topics::SubscribeError;

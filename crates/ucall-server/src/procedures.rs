@@ -17,7 +17,7 @@ use crate::mcp::{self, McpTable, Tool};
 use crate::metrics::MetricsReader;
 use crate::native::{NativeModule, NativeTable};
 use crate::protected_resource::ProtectedResource;
-use crate::routes::{RouteAccess, RouteTable, RouteTarget};
+use crate::routes::{BodyRules, RouteAccess, RouteTable, RouteTarget};
 use crate::{health, metrics};
 
 /// One version of the table.
@@ -168,10 +168,18 @@ impl<P> Procedures<P> {
     }
 
     /// Has `procedure` answer HTTP requests other than calls: those of a path and these methods. A
-    /// path that ends in `*` means all that begin with the rest; exact paths and longer beginnings
-    /// come first.
-    pub fn insert_route(&self, path: &str, methods: Methods, access: RouteAccess, procedure: P) {
-        self.insert_target(path, methods, access, RouteTarget::Procedure(procedure));
+    /// path that ends in `*` means all that begin with the rest, and a segment `{name}` any that is
+    /// not empty; exact paths come first, then those with such segments, then longer beginnings.
+    pub fn insert_route(
+        &self,
+        path: &str,
+        methods: Methods,
+        access: RouteAccess,
+        body: BodyRules,
+        procedure: P,
+    ) {
+        let target = RouteTarget::Procedure(procedure);
+        self.change(|table| table.routes.insert(path, methods, access, target, body));
     }
 
     /// Has `procedure` answer the HTTP requests below a path that nothing else answers, without
@@ -240,7 +248,8 @@ impl<P> Procedures<P> {
                 for base in self.call_paths.bases() {
                     let (path, access) =
                         (format!("{base}{}", mcp::PATH), RouteAccess::Authenticated);
-                    table.routes.insert(&path, Methods::CALLS, access, RouteTarget::Mcp);
+                    let (calls, body) = (Methods::CALLS, BodyRules::default());
+                    table.routes.insert(&path, calls, access, RouteTarget::Mcp, body);
                 }
             }
             change(table.mcp.get_or_insert_default());
@@ -262,7 +271,8 @@ impl<P> Procedures<P> {
         access: RouteAccess,
         target: RouteTarget<P>,
     ) {
-        self.change(|table| table.routes.insert(path, methods, access, target));
+        let body = BodyRules::default();
+        self.change(|table| table.routes.insert(path, methods, access, target, body));
     }
 
     fn change(&self, change: impl FnOnce(&mut ProcedureTable<P>)) {

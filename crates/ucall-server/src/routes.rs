@@ -7,6 +7,10 @@ use ucall_proto::http1::{Method, Methods};
 use crate::metrics::MetricsReader;
 use crate::protected_resource::ProtectedResource;
 
+mod pattern;
+
+pub use pattern::PathPattern;
+
 /// Which requests a route answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouteAccess {
@@ -14,6 +18,16 @@ pub enum RouteAccess {
     Authenticated,
     /// All, without authentication.
     Public,
+}
+
+/// How a route takes the bodies of its requests.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct BodyRules {
+    /// Whether it takes long ones while they arrive.
+    pub streams: bool,
+    /// The longest one, if that is not the server's
+    /// [`body_bytes_max`](ucall_proto::Limits::body_bytes_max).
+    pub bytes_max: Option<usize>,
 }
 
 /// What answers the requests of a route.
@@ -52,7 +66,7 @@ impl<P> RouteTarget<P> {
 /// The routes of one server. A search compares the paths one after another: there are few.
 #[derive(Debug)]
 pub(crate) struct RouteTable<P> {
-    /// Exact paths first, then prefixes, the longest first.
+    /// Exact paths first, then those with params, then prefixes, the longest first.
     paths: Vec<Path<P>>,
     /// What answers the requests that no other route does, the longest prefix first.
     mounts: Vec<Mount<P>>,
@@ -69,10 +83,21 @@ struct Mount<P> {
 /// The routes of one path.
 #[derive(Debug)]
 struct Path<P> {
+    /// As it was registered, apart from a `*` at the end.
     text: Box<[u8]>,
-    /// Whether the text is the beginning of the paths that are meant.
-    is_prefix: bool,
+    means: PathMeaning,
     routes: Vec<Route<P>>,
+}
+
+/// Which paths are meant.
+#[derive(Clone, Debug)]
+enum PathMeaning {
+    /// The text.
+    Exact,
+    /// Those that match.
+    Matching(PathPattern),
+    /// Those that begin with the text.
+    Prefix,
 }
 
 #[derive(Debug)]
@@ -80,6 +105,26 @@ pub(crate) struct Route<P> {
     methods: Methods,
     pub(crate) access: RouteAccess,
     pub(crate) target: Arc<RouteTarget<P>>,
+    pub(crate) body: BodyRules,
+}
+
+impl PathMeaning {
+    fn of(path: &str) -> Self {
+        match PathPattern::of(path) {
+            Some(pattern) => Self::Matching(pattern),
+            None if path.ends_with('*') => Self::Prefix,
+            None => Self::Exact,
+        }
+    }
+
+    /// The place of such paths in the order of a search.
+    fn place(&self) -> u8 {
+        match self {
+            Self::Exact => 0,
+            Self::Matching(_) => 1,
+            Self::Prefix => 2,
+        }
+    }
 }
 
 impl<P> Default for RouteTable<P> {
@@ -102,41 +147,47 @@ impl<P> Clone for Mount<P> {
 
 impl<P> Clone for Path<P> {
     fn clone(&self) -> Self {
-        let Self { text, is_prefix, routes } = self;
-        Self { text: text.clone(), is_prefix: *is_prefix, routes: routes.clone() }
+        let Self { text, means, routes } = self;
+        Self { text: text.clone(), means: means.clone(), routes: routes.clone() }
     }
 }
 
 impl<P> Clone for Route<P> {
     fn clone(&self) -> Self {
-        let Self { methods, access, target } = self;
-        Self { methods: *methods, access: *access, target: target.clone() }
+        let Self { methods, access, target, body } = self;
+        Self { methods: *methods, access: *access, target: target.clone(), body: *body }
+    }
+}
+
+impl<P> Route<P> {
+    /// Whether it takes long bodies while they arrive.
+    pub(crate) fn streams_body(&self) -> bool {
+        self.body.streams || matches!(*self.target, RouteTarget::Mount(_))
     }
 }
 
 impl<P> RouteTable<P> {
     /// Adds a route, in place of earlier ones of its path and methods. A path that ends in `*`
-    /// means all paths that begin with the rest.
+    /// means all paths that begin with the rest; a segment `{name}` is any that is not empty.
     pub(crate) fn insert(
         &mut self,
         path: &str,
         methods: Methods,
         access: RouteAccess,
         target: RouteTarget<P>,
+        body: BodyRules,
     ) {
-        let (text, is_prefix) = match path.strip_suffix('*') {
-            Some(prefix) => (prefix, true),
-            None => (path, false),
-        };
-        let route = Route { methods, access, target: Arc::new(target) };
-        let is_same = |it: &&mut Path<P>| it.is_prefix == is_prefix && *it.text == *text.as_bytes();
+        let (means, text) = (PathMeaning::of(path), path.strip_suffix('*').unwrap_or(path));
+        let place = means.place();
+        let route = Route { methods, access, target: Arc::new(target), body };
+        let is_same = |it: &&mut Path<P>| it.means.place() == place && *it.text == *text.as_bytes();
         match self.paths.iter_mut().find(is_same) {
             // The first route with a method has it.
             Some(path) => path.routes.insert(0, route),
             None => {
                 let text = text.as_bytes().into();
-                self.paths.push(Path { text, is_prefix, routes: vec![route] });
-                self.paths.sort_by_key(|path| (path.is_prefix, usize::MAX - path.text.len()));
+                self.paths.push(Path { text, means, routes: vec![route] });
+                self.paths.sort_by_key(|path| (path.means.place(), usize::MAX - path.text.len()));
             }
         }
     }
@@ -145,14 +196,14 @@ impl<P> RouteTable<P> {
     /// answers: `prefix` is the path without a `/` at the end.
     pub(crate) fn mount(&mut self, prefix: &str, procedure: P) {
         let (access, target) = (RouteAccess::Public, Arc::new(RouteTarget::Mount(procedure)));
-        let route = Route { methods: Methods::ALL, access, target };
+        let route = Route { methods: Methods::ALL, access, target, body: BodyRules::default() };
         self.mounts.push(Mount { prefix: prefix.as_bytes().into(), route });
         self.mounts.sort_by_key(|mount| usize::MAX - mount.prefix.len());
     }
 
     /// Removes the routes of a path.
     pub(crate) fn remove(&mut self, path: &str) {
-        self.paths.retain(|it| it.is_prefix || *it.text != *path.as_bytes());
+        self.paths.retain(|it| it.means.place() > 0 || *it.text != *path.as_bytes());
     }
 
     /// The methods of a path.
@@ -176,9 +227,10 @@ impl<P> RouteTable<P> {
     }
 
     fn of_path(&self, path: &[u8]) -> &[Route<P>] {
-        let found = self.paths.iter().find(|it| match it.is_prefix {
-            true => path.starts_with(&it.text),
-            false => *path == *it.text,
+        let found = self.paths.iter().find(|it| match &it.means {
+            PathMeaning::Exact => *path == *it.text,
+            PathMeaning::Matching(pattern) => pattern.matches(path),
+            PathMeaning::Prefix => path.starts_with(&it.text),
         });
         found.map_or(&[], |path| &path.routes)
     }
@@ -204,15 +256,31 @@ mod tests {
         named.fold(Methods::default(), Methods::union)
     }
 
+    fn insert(table: &mut RouteTable<usize>, path: &str, names: &[&str], at: usize) {
+        let (access, body) = (RouteAccess::Authenticated, BodyRules::default());
+        table.insert(path, methods(names), access, number(at), body);
+    }
+
     #[test]
-    fn an_exact_path_comes_before_the_longest_prefix() {
+    fn an_exact_path_comes_before_params_and_these_before_the_longest_prefix() {
         let mut table = RouteTable::default();
-        for (at, path) in ["/*", "/a", "/a/*", "/a/b/*", "/a/b/c"].into_iter().enumerate() {
-            table.insert(path, methods(&["GET"]), RouteAccess::Authenticated, number(at));
+        let paths = ["/*", "/a", "/a/*", "/a/b/*", "/a/b/c", "/a/{x}/d", "/a/b/{x}"];
+        for (at, path) in paths.into_iter().enumerate() {
+            insert(&mut table, path, &["GET"], at);
         }
-        for (path, number) in
-            [("/", 0), ("/a", 1), ("/a/", 2), ("/a/c", 2), ("/a/b/", 3), ("/a/b/c", 4), ("/a*", 0)]
-        {
+        for (path, number) in [
+            ("/", 0),
+            ("/a", 1),
+            ("/a/", 2),
+            ("/a/c", 2),
+            ("/a/b/", 3),
+            ("/a/b/c", 4),
+            ("/a*", 0),
+            ("/a/x/d", 5),
+            ("/a/b/e", 6),
+            ("/a/b/e/f", 3),
+            ("/a/{x}/d", 5),
+        ] {
             let found = table.find(path.as_bytes(), Method::Head);
             assert_eq!(found.map(number_of), Some(number), "{path}");
         }
@@ -222,13 +290,25 @@ mod tests {
     #[test]
     fn methods_of_one_path_have_their_own_routes_and_the_last_one_holds() {
         let mut table = RouteTable::default();
-        table.insert("/a", methods(&["GET", "POST"]), RouteAccess::Authenticated, number(1));
-        table.insert("/a", methods(&["POST"]), RouteAccess::Public, number(2));
+        insert(&mut table, "/a", &["GET", "POST"], 1);
+        let (access, body) = (RouteAccess::Public, BodyRules::default());
+        table.insert("/a", methods(&["POST"]), access, number(2), body);
         let found =
             |method| table.find(b"/a", method).map(|route| (number_of(route), route.access));
         assert_eq!(found(Method::Get), Some((1, RouteAccess::Authenticated)));
         assert_eq!(found(Method::Post), Some((2, RouteAccess::Public)));
         assert_eq!(found(Method::Put), None);
         assert_eq!(table.methods(b"/a"), methods(&["GET", "POST"]));
+    }
+
+    #[test]
+    fn methods_of_one_pattern_have_their_own_routes() {
+        let mut table = RouteTable::default();
+        insert(&mut table, "/a/{x}", &["GET"], 1);
+        insert(&mut table, "/a/{x}", &["PUT"], 2);
+        let found = |method| table.find(b"/a/b", method).map(number_of);
+        assert_eq!([Method::Get, Method::Put].map(found), [Some(1), Some(2)]);
+        assert_eq!(found(Method::Post), None);
+        assert_eq!(table.methods(b"/a/b"), methods(&["GET", "PUT"]));
     }
 }

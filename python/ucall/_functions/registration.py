@@ -318,7 +318,7 @@ def described_run(mode: str, processes: int | None, batch: BatchRules | None) ->
 
 
 def register_route(
-    path: str, is_async: bool, threads: bool | None, threads_by_default: bool
+    path: str, is_async: bool, threads: bool | None, threads_by_default: bool, *, stream_body: bool
 ) -> str:
     """Decides where the generator of a route's responses runs.
 
@@ -326,7 +326,13 @@ def register_route(
         TypeError: It cannot run in the requested way.
     """
     _check_conflicts(path, is_async, True, threads, None)
-    return _mode_of(is_async, True, threads_by_default if threads is None else threads)
+    in_threads = threads_by_default if threads is None else threads
+    if stream_body and not (is_async or in_threads):
+        raise TypeError(
+            f"{path}: stream_body: expected an async function, or threads=True: others would hold "
+            "up the server until the body has arrived"
+        )
+    return _mode_of(is_async, True, in_threads)
 
 
 def _mode_of(is_async: bool, yields: bool, in_threads: bool) -> str:

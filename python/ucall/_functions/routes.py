@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ucall import _core
+from ucall._server import checked
 
 if TYPE_CHECKING:
     from ucall._asgi.mount import Application
@@ -38,6 +39,8 @@ class RouteFunctions:
         *,
         auth: bool,
         threads: bool | None,
+        stream_body: bool,
+        max_body_bytes: int | None,
     ) -> None:
         """Registers a function for HTTP requests other than calls: see `ucall.Server.http`."""
         from ucall._functions.registration import register_route
@@ -47,8 +50,12 @@ class RouteFunctions:
         path, methods = adapt.checked_path(path), adapt.checked_methods(methods)
         if path in self._paths and "POST" in methods:
             raise ValueError(f"POST {path} is for JSON-RPC: use another path")
-        respond, is_async = adapt.adapt(function, path)
-        mode = register_route(path, is_async, threads, self._threads)
+        adapt.check_overlap(path, {known for _, known in self._routes})
+        encode = self.methods.types.encode
+        respond, is_async = adapt.adapt(function, path, encode)
+        mode = register_route(path, is_async, threads, self._threads, stream_body=stream_body)
+        if max_body_bytes is not None:
+            checked.positive("max_body_bytes", max_body_bytes)
         for method in methods:
             known = self._routes.setdefault((method, path), function)
             if not is_redefinition(function, known):
@@ -56,14 +63,17 @@ class RouteFunctions:
         if (page_methods := self._page_methods.get(path)) is not None:
             page_methods += [it for it in methods if it not in page_methods]
         self.is_async |= is_async
-        self._core.insert_route(
+        _core.insert_route(
+            self._core,
             path,
             methods,
             respond,
-            self.methods.types.encode,
+            encode,
             mode=mode,
             is_public=not auth,
             wants_peer=True,
+            streams_body=stream_body,
+            max_body_bytes=max_body_bytes,
         )
 
     def add_mount(self, app: Application, path: str, hooks: LifespanHooks) -> None:

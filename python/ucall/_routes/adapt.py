@@ -9,22 +9,26 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ucall._functions import signatures
-from ucall._routes.response import as_response, parts, parts_later
+from ucall._routes.response import Encode, as_response, parts, parts_later
 
 if TYPE_CHECKING:
     from ucall._core import HttpRequest
 
-__all__ = ["METHODS", "adapt", "checked_methods", "checked_path"]
+__all__ = ["METHODS", "adapt", "check_overlap", "checked_methods", "checked_path"]
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 Responder = Callable[["HttpRequest"], Any]
 
 _PATH = re.compile(r"/[!-~]*")
+_PARAM = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def adapt(function: Responder, path: str) -> tuple[Responder, bool]:
+def adapt(function: Responder, path: str, encode: Encode) -> tuple[Responder, bool]:
     """A generator function that yields the parts of a response; and whether it is async.
+
+    Args:
+        encode: Replaces objects of its results that JSON does not have.
 
     Raises:
         TypeError: It cannot be called.
@@ -34,7 +38,7 @@ def adapt(function: Responder, path: str) -> tuple[Responder, bool]:
     if not signatures.is_async(function):
 
         def respond(request: HttpRequest) -> Iterator[bytes]:
-            yield from parts(as_response(function(request), path), request)
+            yield from parts(as_response(function(request), path), request, encode)
 
         return respond, False
 
@@ -42,7 +46,8 @@ def adapt(function: Responder, path: str) -> tuple[Responder, bool]:
         result = function(request)
         if inspect.isawaitable(result):
             result = await result
-        async with contextlib.aclosing(parts_later(as_response(result, path), request)) as later:
+        response = as_response(result, path)
+        async with contextlib.aclosing(parts_later(response, request, encode)) as later:
             async for part in later:
                 yield part
 
@@ -61,7 +66,53 @@ def checked_path(path: str) -> str:
             f"path: expected one such as '/health', or '/files/*' for all that begin with "
             f"'/files/', percent-encoded; got {path!r}"
         )
+    names = _param_names(path)
+    if len(set(names)) < len(names):
+        raise ValueError(f"path: expected another name for each param, got {path!r}")
+    if names and path != stem:
+        raise ValueError(f"path: expected params or a '*' at the end, not both; got {path!r}")
     return path
+
+
+def check_overlap(path: str, known: Iterable[str]) -> None:
+    """Checks that no other path with params means a path that this one means.
+
+    Raises:
+        ValueError: One does.
+    """
+    if "{" not in path:
+        return
+    for other in known:
+        if other != path and "{" in other and _overlap(path.split("/"), other.split("/")):
+            raise ValueError(
+                f"path: {path!r} and {other!r} mean some of the same paths: use the same names for "
+                "their params, or paths that differ in more"
+            )
+
+
+def _overlap(segments: list[str], others: list[str]) -> bool:
+    def same(one: str, other: str) -> bool:
+        return one == other or (one[:1] == "{" and other != "") or (other[:1] == "{" and one != "")
+
+    return len(segments) == len(others) and all(map(same, segments, others))
+
+
+def _param_names(path: str) -> list[str]:
+    """The names of the params in a path.
+
+    Raises:
+        ValueError: One is no whole segment, or no name.
+    """
+    names = []
+    for segment in path.split("/"):
+        if "{" in segment or "}" in segment:
+            if (param := _PARAM.fullmatch(segment)) is None:
+                raise ValueError(
+                    f"path: expected a param to be a whole segment, such as '{{name}}', "
+                    f"got {segment!r} in {path!r}"
+                )
+            names.append(param[1])
+    return names
 
 
 def checked_methods(methods: Iterable[str]) -> list[str]:

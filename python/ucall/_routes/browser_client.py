@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from ucall import _core
 from ucall._routes.documents import Document
-
-if TYPE_CHECKING:
-    from ucall import _core
 
 __all__ = ["register"]
 
@@ -19,7 +16,8 @@ def register(core: _core.Server, bases: Iterable[str]) -> None:
     paths of calls."""
     for base in bases:
         # In a thread, because the first request imports and compresses.
-        core.insert_route(
+        _core.insert_route(
+            core,
             f"{base}/ucall.js",
             ["GET"],
             _respond,

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ucall import _core
 from ucall._routes.documents import Document
 
 if TYPE_CHECKING:
-    from ucall import _core
     from ucall._functions.methods import Methods, NativeMethod, Served
 
 __all__ = ["Discovery"]
@@ -55,7 +55,8 @@ class Discovery:
             hooks=None,
         )
         for base in bases:
-            core.insert_route(
+            _core.insert_route(
+                core,
                 base + PATH,
                 ["GET"],
                 self.respond,

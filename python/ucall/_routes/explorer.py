@@ -12,13 +12,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from ucall import _core
 from ucall._routes.documents import Document, weights
 from ucall._routes.response import HttpResponse, parts
-
-if TYPE_CHECKING:
-    from ucall import _core
 
 __all__ = ["register"]
 
@@ -38,8 +35,8 @@ def register(core: _core.Server, path: str, methods: Iterable[str]) -> None:
         return parts(HttpResponse("requests are sent with POST\n", 405, headers=headers), request)
 
     # In a thread, because the first request imports and compresses.
-    core.insert_route(
-        path, ["GET"], respond, str, mode="thread_generator", is_public=True, wants_peer=False
+    _core.insert_route(
+        core, path, ["GET"], respond, str, mode="thread_generator", is_public=True, wants_peer=False
     )
 
 

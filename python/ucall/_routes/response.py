@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ucall._core import json_text
 
 if TYPE_CHECKING:
     from ucall._core import HttpRequest
 
-__all__ = ["HttpResponse", "as_response", "parts", "parts_later"]
+__all__ = ["Encode", "HttpResponse", "as_response", "parts", "parts_later"]
 
 Headers = Mapping[str, str | list[str]] | Iterable[tuple[str, str]]
-Body = bytes | bytearray | memoryview | str | Iterator[bytes | str] | AsyncIterator[bytes | str]
+#: Replaces an object that JSON does not have by one that it has.
+Encode = Callable[[Any], object]
 
 #: Headers that the server writes, each with the reason why a response cannot.
 _RESERVED = {
@@ -33,10 +36,12 @@ class HttpResponse:
 
     Args:
         body: bytes, or a buffer of bytes, which is copied; or str, which is sent as UTF-8; or an
-            iterator of both, plain or async, whose parts are sent as they come.
+            iterator of both, plain or async, whose parts are sent as they come; or another value
+            that functions return, such as a dict or a dataclass, which is sent as JSON.
         status: 200 to 599.
-        content_type: By default ``text/plain; charset=utf-8`` for str, and
-            ``application/octet-stream`` for others.
+        content_type: By default ``text/plain; charset=utf-8`` for str,
+            ``application/octet-stream`` for bytes and iterators, and ``application/json`` for
+            others.
         headers: More headers. Those of the connection and of the body's length are the server's. A
             header that is repeated, such as Set-Cookie, has a list of values; or pairs of names and
             values make such lists.
@@ -51,28 +56,26 @@ class HttpResponse:
 
     def __init__(
         self,
-        body: Body = b"",
+        body: object = b"",
         status: int = 200,
         content_type: str | None = None,
         headers: Headers | None = None,
     ) -> None:
         if isinstance(body, (bytearray, memoryview)):
             body = bytes(body)
-        if content_type is None:
-            is_text = isinstance(body, str)
-            content_type = "text/plain; charset=utf-8" if is_text else "application/octet-stream"
         self.body = body
         self.status = status
-        self.content_type = content_type
+        self.content_type = _media_type_of(body) if content_type is None else content_type
         self.headers = _by_name(headers or {})
         self._check()
 
     def _check(self) -> None:
-        if not isinstance(self.body, (bytes, str, Iterator, AsyncIterator)):
-            raise TypeError(f"body: expected bytes, str or an iterator, got {_type_of(self.body)}")
+        if self.body is None:
+            raise TypeError("body: expected bytes, str, an iterator or a value of JSON, got None")
         if not isinstance(self.status, int) or not 200 <= self.status <= 599:
             raise ValueError(f"status: expected 200 to 599, got {self.status!r}")
-        if self.status in _BODILESS and self.body:
+        is_empty = isinstance(self.body, (bytes, str)) and not self.body
+        if self.status in _BODILESS and not is_empty:
             raise ValueError(f"body: expected none, as status {self.status} has no body")
         _check_value("content_type", self.content_type)
         for name, value in self._header_lines():
@@ -105,30 +108,27 @@ class HttpResponse:
 def as_response(result: object, path: str) -> HttpResponse:
     if isinstance(result, HttpResponse):
         return result
-    if isinstance(result, (bytes, bytearray, memoryview, str, Iterator, AsyncIterator)):
-        return HttpResponse(result)
-    expected = "expected bytes, str or a ucall.HttpResponse to be returned"
-    remedy = ""
     if result is None:
-        remedy = ": return ucall.HttpResponse(status=204) for no body"
-    elif isinstance(result, (dict, list)):
-        remedy = ': return ucall.HttpResponse(json.dumps(…), content_type="application/json")'
-    raise TypeError(f"{path}: {expected}, got {_type_of(result)}{remedy}")
+        remedy = "return ucall.HttpResponse(status=204) for no body"
+        raise TypeError(f"{path}: expected a response to be returned, got None: {remedy}")
+    return HttpResponse(result)
 
 
-def parts(response: HttpResponse, request: HttpRequest) -> Iterator[bytes]:
+def parts(response: HttpResponse, request: HttpRequest, encode: Encode = str) -> Iterator[bytes]:
     """Yields a response: as a whole, or its head and then its body.
 
     The first chunk is made before the head is sent, so that its exception can have a status.
+
+    Args:
+        encode: Replaces objects that JSON does not have.
     """
     body = response.body
-    if isinstance(body, str):
-        body = body.encode()
-    if isinstance(body, bytes):
-        yield response._head(f"Content-Length: {len(body)}") + body
-        return
     if isinstance(body, AsyncIterator):
         raise TypeError("body: an async iterator must be returned by an async function")
+    if not isinstance(body, Iterator):
+        whole = _whole(body, encode)
+        yield response._head(f"Content-Length: {len(whole)}") + whole
+        return
     try:
         if request.method == "HEAD":
             yield response._head("")
@@ -143,11 +143,13 @@ def parts(response: HttpResponse, request: HttpRequest) -> Iterator[bytes]:
             close()
 
 
-async def parts_later(response: HttpResponse, request: HttpRequest) -> AsyncGenerator[bytes]:
+async def parts_later(
+    response: HttpResponse, request: HttpRequest, encode: Encode = str
+) -> AsyncGenerator[bytes]:
     """Yields a response as `parts` does. Its body may be an async iterator."""
     body = response.body
     if not isinstance(body, AsyncIterator):
-        for part in parts(response, request):
+        for part in parts(response, request, encode):
             yield part
         return
     try:
@@ -162,6 +164,20 @@ async def parts_later(response: HttpResponse, request: HttpRequest) -> AsyncGene
     finally:
         if close := getattr(body, "aclose", None):
             await close()
+
+
+def _whole(body: object, encode: Encode) -> bytes:
+    """A body that is no iterator."""
+    if isinstance(body, bytes):
+        return body
+    return body.encode() if isinstance(body, str) else json_text(body, encode)
+
+
+def _media_type_of(body: object) -> str:
+    if isinstance(body, str):
+        return "text/plain; charset=utf-8"
+    is_binary = isinstance(body, (bytes, Iterator, AsyncIterator))
+    return "application/octet-stream" if is_binary else "application/json"
 
 
 def _chunk(chunk: object) -> bytes:

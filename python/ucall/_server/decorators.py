@@ -55,32 +55,48 @@ class Decorators(FunctionDecorators):
         methods: Iterable[str] = ("GET",),
         auth: bool = True,
         threads: bool | None = None,
+        stream_body: bool = False,
+        max_body_bytes: int | None = None,
     ) -> Callable[[Function], Function]:
         """Registers a function that answers HTTP requests other than calls::
 
-            @server.http("/health", auth=False)
-            def health(request: ucall.HttpRequest) -> str:
-                return "ok"
+            @server.http("/notes/{name}")
+            def note(request: ucall.HttpRequest) -> dict[str, str]:
+                return {"name": request.path_params["name"]}
 
         The function takes a `ucall.HttpRequest` and returns a `ucall.HttpResponse`, or its body:
-        bytes, str, or a generator of both, whose parts are sent as they come. It runs as served
-        functions do: plain, async or in a thread. What it raises is answered as docs/http.md
-        describes. Requests are subject to the server's limits, and to its rules for browsers.
+        bytes, str, a generator of both, whose parts are sent as they come, or a value that is sent
+        as JSON. It runs as served functions do: plain, async or in a thread. What it raises is
+        answered as docs/http.md describes. Requests are subject to the server's limits, and to its
+        rules for browsers.
 
         Args:
-            path: Compared as it is sent. ``/files/*`` means all paths that begin with ``/files/``;
-                an exact path and a longer beginning come first.
+            path: Compared as it is sent. A segment ``{name}`` means any that is not empty, and
+                ``/files/*`` all paths that begin with ``/files/``. An exact path comes first, then
+                one with such segments, then the longest beginning.
             methods: Of GET, POST, PUT, PATCH and DELETE. A GET route answers HEAD, too.
             auth: Whether requests must pass the server's ``auth``.
             threads: Whether to run it in a thread, because it blocks; by default as the server.
+            stream_body: Whether it runs before the body has arrived, which it receives by
+                ``request.stream()``. It is async then, or runs in a thread.
+            max_body_bytes: The longest body, in place of the server's ``max_body_bytes``.
 
         Raises:
             TypeError: It is no function, or the options exclude each other.
-            ValueError: No request has this path or method, or another function answers it.
+            ValueError: No request has this path or method, or another function answers it, or a
+                path that another one means, too.
         """
 
         def add(function: Function) -> Function:
-            self._functions.add_route(function, path, methods, auth=auth, threads=threads)
+            self._functions.add_route(
+                function,
+                path,
+                methods,
+                auth=auth,
+                threads=threads,
+                stream_body=stream_body,
+                max_body_bytes=max_body_bytes,
+            )
             return function
 
         return add

@@ -149,7 +149,6 @@ impl PlainConnection {
         reply_headers: &ReplyHeaders<'_>,
         environment: &mut Environment<'_, S>,
     ) -> Step {
-        let limit = environment.limits.body_bytes_max;
         let length = match head.body() {
             BodyLength::None => 0,
             BodyLength::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
@@ -157,8 +156,9 @@ impl PlainConnection {
                 return self.begin_pieces(head, rest, environment);
             }
         };
-        if length > limit {
-            let error = HttpError::BodyTooLarge { limit: limit as u64 };
+        if length > environment.limits.body_bytes_max
+            && let Err(error) = http_route::check_long(head, environment)
+        {
             return self.refuse_request(head, &error, environment);
         }
         let total = head.len() + length;

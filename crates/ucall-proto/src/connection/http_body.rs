@@ -3,6 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
+use super::http_route;
 use super::pieces::PiecewiseBody;
 use super::streamed_body::StreamedBody;
 use super::{Environment, PlainConnection, Protocol, ReadEvent, Step, WaitState, body_time};
@@ -160,7 +161,8 @@ impl PlainConnection {
         rest: &[u8],
         environment: &mut Environment<'_, S>,
     ) -> Step {
-        let mut body = match PiecewiseBody::new(head, environment.limits) {
+        let bytes_max = http_route::body_bytes_max(head, environment);
+        let mut body = match PiecewiseBody::new(head, bytes_max) {
             Ok(body) => body,
             Err(error) => return self.refuse_request(head, &error, environment),
         };

@@ -44,7 +44,7 @@ impl HttpFraming {
     }
 
     /// Whether a part of the reply has been written.
-    fn has_begun(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         self.items.as_ref().is_some_and(|items| items.has_begun)
             || self.response.as_ref().is_some_and(ResponseFraming::has_begun)
     }

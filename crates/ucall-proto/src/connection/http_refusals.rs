@@ -99,7 +99,8 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) {
         if self.streams_body() {
-            return self.cancel();
+            self.refuse_streamed(&HttpError::BodyTimeout, environment);
+            return;
         }
         match in_head {
             true => self.refuse_http(&HttpError::HeadTimeout, Method::Other, environment),

@@ -19,8 +19,8 @@ use super::Environment;
 use super::compression::{ReplyStart, StreamEncoder};
 use crate::coding::Flush;
 use crate::http1::{
-    ConnectionOption, Head, HttpError, Method, Methods, Negotiation, ReplyHeaders, ReplyWriter,
-    Target, Version, without_chunked,
+    BodyLength, ConnectionOption, Head, HttpError, Method, Methods, Negotiation, ReplyHeaders,
+    ReplyWriter, Target, Version, without_chunked,
 };
 use crate::json::Text;
 use crate::rpc::{Call, CallNumber, CallOutcome, ROUTE_ID, Reply, ReplyLimit, Service};
@@ -36,13 +36,49 @@ pub(super) fn methods<S: Service>(head: &Head<'_>, service: &S) -> Methods {
     }
 }
 
-/// Checks that there is a route for a request.
+/// Checks that there is a route for a request. One with a limit of its own refuses a longer body
+/// here, because that may arrive with the head.
 #[cold]
 pub(super) fn check<S: Service>(head: &Head<'_>, service: &S) -> Result<(), HttpError> {
     match methods(head, service) {
-        allow if allow.contains(head.method()) => Ok(()),
+        allow if allow.contains(head.method()) => {
+            let limit = own_bytes_max(head, service);
+            limit.map_or(Ok(()), |limit| check_length(head, limit))
+        }
         allow if allow.is_empty() && head.target() != Target::Authority => Err(HttpError::NotFound),
         allow => Err(HttpError::MethodNotAllowed { allow }),
+    }
+}
+
+/// The longest body of a request.
+pub(super) fn body_bytes_max<S: Service>(
+    head: &Head<'_>,
+    environment: &Environment<'_, S>,
+) -> usize {
+    own_bytes_max(head, environment.service).unwrap_or(environment.limits.body_bytes_max)
+}
+
+fn own_bytes_max<S: Service>(head: &Head<'_>, service: &S) -> Option<usize> {
+    if head.is_call() { None } else { service.body_bytes_max(head) }
+}
+
+/// Checks that the body of a request may be longer than the limit of the server.
+#[cold]
+pub(super) fn check_long<S: Service>(
+    head: &Head<'_>,
+    environment: &Environment<'_, S>,
+) -> Result<(), HttpError> {
+    check_length(head, body_bytes_max(head, environment))
+}
+
+/// Checks the length of the body that a head states.
+fn check_length(head: &Head<'_>, bytes_max: usize) -> Result<(), HttpError> {
+    let limit = bytes_max as u64;
+    match head.body() {
+        BodyLength::Length(length) | BodyLength::Coded(length) if length > limit => {
+            Err(HttpError::BodyTooLarge { limit })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -9,16 +9,20 @@
 //! | `Chunked` | with the last chunk |
 //!
 //! Nothing follows a body that is invalid, late or cut off: the call is cancelled, and the
-//! connection closes. Its response may have begun, so that no other can be sent.
+//! connection closes, with an error unless its response has begun.
 
 use super::http_body::Body;
+use super::http_framing::HttpFraming;
+use super::http_route;
 use super::streamed_body::{BodyFraming, StreamedBody};
 use super::{Environment, PlainConnection, Protocol, ReadEvent, Step};
-use crate::http1::{ChunkedDecoder, ChunkedLimits, ConnectionOption, Head};
+use crate::http1::{ChunkedDecoder, ChunkedLimits, ConnectionOption, Head, HttpError};
 use crate::rpc::{CallNumber, Service};
 
 /// Bodies up to this size are received whole: most of them arrive with their head.
 const WHOLE_BYTES_MAX: usize = 64 << 10;
+/// The most that the service gets at once, though more may have arrived while it had no room.
+const PART_BYTES_MAX: usize = 64 << 10;
 
 impl PlainConnection {
     /// Runs a request whose body has not arrived, if its route takes it in parts. `length` is
@@ -50,7 +54,8 @@ impl PlainConnection {
         };
         let number = CallNumber { request: self.requests + 1, item: 0 };
         let is_last = reply_headers.connection == ConnectionOption::Close;
-        self.set_body(StreamedBody { number, framing, received: 0, is_last });
+        let bytes_max = http_route::body_bytes_max(head, environment);
+        self.set_body(StreamedBody { number, framing, bytes_max, received: 0, is_last });
         self.run_streamed_route(head, &reply_headers, environment);
         Some(Step::Consumed(head.len()))
     }
@@ -79,6 +84,7 @@ impl PlainConnection {
             self.reading.handle(ReadEvent::Wait);
             return Step::Incomplete;
         }
+        let rest = rest.get(..PART_BYTES_MAX).unwrap_or(rest);
         let mut decoded = Vec::new();
         let (part, used, is_done) = match &mut body.framing {
             BodyFraming::Length { left } => {
@@ -88,15 +94,12 @@ impl PlainConnection {
             }
             BodyFraming::Chunked(decoder) => {
                 let limits = ChunkedLimits {
-                    body_bytes_max: environment.limits.body_bytes_max as u64,
+                    body_bytes_max: body.bytes_max as u64,
                     overhead_bytes_max: environment.limits.chunk_overhead_bytes_max,
                 };
                 match decoder.decode(rest, &mut decoded, &limits) {
                     Ok(progress) => (decoded.as_slice(), progress.consumed, progress.is_done),
-                    Err(_) => {
-                        self.cancel();
-                        return Step::Incomplete;
-                    }
+                    Err(error) => return self.refuse_streamed(&error, environment),
                 }
             }
         };
@@ -110,5 +113,29 @@ impl PlainConnection {
             }
         }
         Step::Consumed(used)
+    }
+
+    /// Ends a request whose body is passed on: with an error, unless its response has begun.
+    #[cold]
+    pub(super) fn refuse_streamed<S: Service>(
+        &mut self,
+        error: &HttpError,
+        environment: &mut Environment<'_, S>,
+    ) -> Step {
+        // It has waited for the replies to all others.
+        let has_begun = self.exchanges.peek_framing().is_none_or(HttpFraming::has_begun);
+        if let Protocol::Http(http) = &self.protocol
+            && let Body::Streamed(body) = &http.body
+        {
+            environment.service.cancel(body.number);
+        }
+        self.exchanges.cancel();
+        match has_begun {
+            true => {
+                self.discard_input();
+                Step::Incomplete
+            }
+            false => self.refuse_body(error, environment),
+        }
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct PiecewiseBody {
     /// The foreign origin that may read the reply.
     pub(super) allowed_origin: Option<Box<[u8]>>,
     pub(super) head: Vec<u8>,
+    /// The longest body, decoded.
+    bytes_max: usize,
     framing: Framing,
     coded: Option<CodedBody>,
     pub(super) body: Vec<u8>,
@@ -59,12 +61,12 @@ struct CodedBody {
 }
 
 impl PiecewiseBody {
-    /// The body that follows a head.
+    /// The body that follows a head, of at most `bytes_max` bytes.
     ///
     /// # Errors
     /// It is in a coding that is not supported, or larger than the limit.
-    pub(super) fn new(head: &Head<'_>, limits: &Limits) -> Result<Self, HttpError> {
-        let coded = coded_body(head, limits)?;
+    pub(super) fn new(head: &Head<'_>, bytes_max: usize) -> Result<Self, HttpError> {
+        let coded = coded_body(head, bytes_max)?;
         let framing = match head.body() {
             BodyLength::Coded(length) => {
                 Framing::Length { missing: usize::try_from(length).unwrap_or(usize::MAX) }
@@ -77,7 +79,7 @@ impl PiecewiseBody {
             None => head.bytes().to_vec(),
         };
         let (body, outline) = (Vec::new(), DocumentOutline::default());
-        Ok(Self { allowed_origin: None, head: text, framing, coded, body, outline })
+        Ok(Self { allowed_origin: None, head: text, bytes_max, framing, coded, body, outline })
     }
 
     pub(super) fn held_bytes(&self) -> usize {
@@ -97,14 +99,14 @@ impl PiecewiseBody {
     /// Takes bytes of the input, and decodes a piece. Returns how many bytes were taken.
     pub(super) fn receive(&mut self, input: &[u8], limits: &Limits) -> Result<usize, HttpError> {
         let into = self.coded.as_mut().map_or(&mut self.body, |coded| &mut coded.encoded);
-        let taken = self.framing.take(input, into, limits)?;
+        let taken = self.framing.take(input, into, self.bytes_max, limits)?;
         self.decode(limits)?;
         Ok(taken)
     }
 
     pub(super) fn decode(&mut self, limits: &Limits) -> Result<(), HttpError> {
         if let Some(coded) = &mut self.coded {
-            coded.decode(&mut self.body, limits)?;
+            coded.decode(&mut self.body, self.bytes_max, limits)?;
             let is_whole = coded.has_undecoded() || coded.decoder.is_at_end();
             if self.framing.has_ended() && !is_whole {
                 return Err(HttpError::ContentCodingMalformed);
@@ -128,12 +130,13 @@ impl Framing {
         &mut self,
         input: &[u8],
         body: &mut Vec<u8>,
+        bytes_max: usize,
         limits: &Limits,
     ) -> Result<usize, HttpError> {
         match self {
             Self::Chunked { decoder, has_ended } => {
                 let limits = ChunkedLimits {
-                    body_bytes_max: limits.body_bytes_max as u64,
+                    body_bytes_max: bytes_max as u64,
                     overhead_bytes_max: limits.chunk_overhead_bytes_max,
                 };
                 let progress = decoder.decode(input, body, &limits)?;
@@ -176,7 +179,12 @@ impl CodedBody {
     }
 
     /// Decodes a piece, and appends it to the body.
-    fn decode(&mut self, body: &mut Vec<u8>, limits: &Limits) -> Result<(), HttpError> {
+    fn decode(
+        &mut self,
+        body: &mut Vec<u8>,
+        bytes_max: usize,
+        limits: &Limits,
+    ) -> Result<(), HttpError> {
         let mut piece = Vec::with_capacity(PIECE_BYTES);
         let rest = self.encoded.get(self.used..).unwrap_or_default();
         let rest = rest.get(..ENCODED_PIECE_BYTES).unwrap_or(rest);
@@ -189,7 +197,7 @@ impl CodedBody {
         }
         self.used += decoded.used;
         self.has_more = decoded.has_more;
-        self.check(body.len() + piece.len(), limits)?;
+        self.check(body.len() + piece.len(), bytes_max, limits)?;
         body.extend_from_slice(&piece);
         if self.used == self.encoded.len() {
             self.used_before += self.used;
@@ -200,9 +208,9 @@ impl CodedBody {
     }
 
     /// Checks the length of what was decoded so far.
-    fn check(&self, len: usize, limits: &Limits) -> Result<(), HttpError> {
-        if len > limits.body_bytes_max {
-            return Err(HttpError::DecodedBodyTooLarge { limit: limits.body_bytes_max as u64 });
+    fn check(&self, len: usize, bytes_max: usize, limits: &Limits) -> Result<(), HttpError> {
+        if len > bytes_max {
+            return Err(HttpError::DecodedBodyTooLarge { limit: bytes_max as u64 });
         }
         let allowed = (self.used_before + self.used).saturating_mul(limits.body_ratio_max);
         if len > allowed.max(RATIO_FREE_BYTES) {
@@ -214,11 +222,11 @@ impl CodedBody {
 }
 
 /// What decodes the body of a request; `None` if that has no coding.
-fn coded_body(head: &Head<'_>, limits: &Limits) -> Result<Option<CodedBody>, HttpError> {
+fn coded_body(head: &Head<'_>, bytes_max: usize) -> Result<Option<CodedBody>, HttpError> {
     if let BodyLength::Coded(length) = head.body()
-        && length > limits.body_bytes_max as u64
+        && length > bytes_max as u64
     {
-        return Err(HttpError::BodyTooLarge { limit: limits.body_bytes_max as u64 });
+        return Err(HttpError::BodyTooLarge { limit: bytes_max as u64 });
     }
     match head.coding() {
         ContentCoding::Identity => Ok(None),

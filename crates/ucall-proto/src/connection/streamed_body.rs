@@ -10,6 +10,8 @@ use crate::rpc::CallNumber;
 pub(super) struct StreamedBody {
     pub(super) number: CallNumber,
     pub(super) framing: BodyFraming,
+    /// The longest one.
+    pub(super) bytes_max: usize,
     pub(super) received: usize,
     /// Whether the connection ends after the body.
     pub(super) is_last: bool,

@@ -217,6 +217,13 @@ pub trait Service {
         false
     }
 
+    /// The longest body of the route of a request, if that is not
+    /// [`body_bytes_max`](crate::Limits::body_bytes_max).
+    fn body_bytes_max(&self, head: &Head<'_>) -> Option<usize> {
+        let _ = head;
+        None
+    }
+
     /// [`Service::respond`] for a request whose body follows in parts.
     fn respond_streamed(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> CallOutcome {
         self.respond(call, &[], reply)

@@ -23,13 +23,12 @@ use ucall_server::{RunPermit, Token};
 use super::response::ResponseHead;
 use crate::asyncio::tasks;
 use crate::ffi::{self, DropAttached};
+use crate::request_body::RequestBody;
 use crate::streams::{Room, StreamedCall};
 
 /// Bytes of a response in one piece: a longer one is sent in parts, so that the worker has room for
 /// others.
 const PIECE_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a request's body that wait for the application before the connection receives no more.
-pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// The task of one request, which may go on after the response.
 pub(crate) struct MountedTask {
@@ -63,47 +62,6 @@ struct State {
     /// Futures of those that wait for a message.
     receivers: Vec<Py<PyAny>>,
     output: Output,
-}
-
-/// The body of a request, as far as it has arrived and was not received.
-enum RequestBody {
-    /// All of it, until it is received.
-    Whole(Option<Py<PyBytes>>),
-    Parts {
-        bytes: Vec<u8>,
-        /// Whether all has arrived.
-        is_over: bool,
-        /// Whether the last message about it was received.
-        is_received: bool,
-        /// Whether the worker waits until there is room.
-        is_awaited: bool,
-    },
-}
-
-impl RequestBody {
-    /// What the next message has, and whether more follows.
-    fn take(&mut self, py: Python<'_>) -> Option<(Py<PyBytes>, bool)> {
-        match self {
-            Self::Whole(body) => body.take().map(|body| (body, false)),
-            Self::Parts { is_received: true, .. } => None,
-            Self::Parts { bytes, is_over: false, .. } if bytes.is_empty() => None,
-            Self::Parts { bytes, is_over, is_received, .. } => {
-                *is_received = *is_over;
-                let part = PyBytes::new(py, bytes).unbind();
-                bytes.clear();
-                bytes.shrink_to(BODY_BYTES_MAX);
-                Some((part, !*is_over))
-            }
-        }
-    }
-
-    /// Whether the worker waits for room, and there is room now.
-    fn take_awaited(&mut self) -> bool {
-        match self {
-            Self::Whole(_) => false,
-            Self::Parts { is_awaited, .. } => mem::take(is_awaited),
-        }
-    }
 }
 
 enum Response {
@@ -198,15 +156,8 @@ impl State {
 impl Exchange {
     /// Of a request with this body. Without one it arrives in parts.
     pub(crate) fn new(event_loop: Py<PyAny>, body: Option<Py<PyBytes>>, is_head: bool) -> Self {
-        let request = match body {
-            Some(body) => RequestBody::Whole(Some(body)),
-            None => RequestBody::Parts {
-                bytes: Vec::new(),
-                is_over: false,
-                is_received: false,
-                is_awaited: false,
-            },
-        };
+        let whole = |body| RequestBody::Whole(Some(body));
+        let request = body.map_or_else(RequestBody::in_parts, whole);
         let state = State {
             request,
             response: Response::Expected,
@@ -259,22 +210,13 @@ impl Exchange {
     pub(crate) fn has_body_room(&self) -> bool {
         let mut state = self.state();
         let is_complete = matches!(state.response, Response::Complete);
-        match &mut state.request {
-            RequestBody::Parts { bytes, is_awaited, .. } if bytes.len() >= BODY_BYTES_MAX => {
-                *is_awaited = !is_complete;
-                is_complete
-            }
-            _ => true,
-        }
+        state.request.has_room(is_complete)
     }
 
     /// Takes a part of the body. Returns futures of those that wait for it.
     pub(crate) fn take_body_part(&self, part: &[u8], is_last: bool) -> Vec<Py<PyAny>> {
         let mut state = self.state();
-        if let RequestBody::Parts { bytes, is_over, .. } = &mut state.request {
-            bytes.extend_from_slice(part);
-            *is_over = is_last;
-        }
+        state.request.put(part, is_last);
         mem::take(&mut state.receivers)
     }
 

@@ -21,7 +21,7 @@ mod request;
 mod response;
 mod scope;
 
-pub(crate) use exchange::{BODY_BYTES_MAX, Exchange, MountedTask, Sent};
+pub(crate) use exchange::{Exchange, MountedTask, Sent};
 pub(crate) use mount::Mount;
 pub(crate) use request::AsgiExchange;
 pub(crate) use scope::scope_of;

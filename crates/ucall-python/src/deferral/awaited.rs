@@ -120,6 +120,7 @@ impl Deferral {
             logged: None,
             awaited: Some(awaited.clone()),
             exchange: None,
+            body: None,
             _permit: RunPermit::uncounted(),
         };
         let token = self.insert_entry(timing, procedure, EntryKind::Call(call));

@@ -1,14 +1,15 @@
 //! Deferred calls: those in tasks, threads, processes, batches and generators.
 //!
 //! `start.rs` begins calls, `batches.rs` batches of them, `mounted.rs` tasks of applications, and
-//! `background.rs` functions that run after a reply. `outcomes.rs` answers the callers. `streams/`
-//! does both for generators.
+//! `background.rs` functions that run after a reply. `request_bodies.rs` passes on the bodies of
+//! requests, and `outcomes.rs` answers the callers. `streams/` has generators.
 
 mod awaited;
 mod background;
 mod batches;
 mod mounted;
 mod outcomes;
+mod request_bodies;
 mod start;
 
 pub(crate) use start::CallStart;
@@ -32,7 +33,7 @@ use crate::functions::Functions;
 use crate::options::CallLimits;
 use crate::outcomes::{DeferredOutcome, DoneCallback, Outcomes};
 use crate::pool::{Job, Pool};
-use crate::procedure::SharedProcedure;
+use crate::procedure::{Executor, SharedProcedure};
 use crate::report::Report;
 use crate::streams::{StreamContext, StreamIo, StreamedCall};
 use crate::timing::Timing;
@@ -191,7 +192,7 @@ impl Deferral {
         retained: RetainedParams,
     ) -> Token {
         let items = CallItems::of(&start);
-        let CallStart { procedure, deadline, permit, .. } = start;
+        let CallStart { procedure, deadline, permit, body, .. } = start;
         let caller = items.caller;
         let running = timing.running_call(procedure.series);
         let call = Deferred {
@@ -200,6 +201,7 @@ impl Deferral {
             retained,
             items,
             exchange: None,
+            body: body.clone(),
             results: self.binary.as_ref().map(|binary| binary.results).unwrap_or_default(),
             running,
             logged: None,
@@ -209,6 +211,10 @@ impl Deferral {
         let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Call(call) };
         let token = self.calls.insert(caller, deadline, timing.turn_began(), entry);
         self.last_call = Some(token);
+        if let Some(body) = body {
+            let is_local = procedure.mode.executor() == Some(Executor::Task);
+            body.begin(token, self.outcomes.clone(), is_local);
+        }
         if let Some(reports) = state.as_deref().and_then(CallState::reports) {
             reports.begin(token);
         }
@@ -299,7 +305,7 @@ impl Deferral {
         let jobs = call.cancel();
         let has_objects = call.has_objects() || !jobs.is_empty();
         let (future, stream) = (call.future.take(), call.items.stream.take());
-        let exchange = call.exchange.take();
+        let (exchange, body) = (call.exchange.take(), call.body.take());
         if has_objects {
             self.close_objects(functions.attach(), future, stream, jobs);
         } else if let Some(stream) = stream {
@@ -307,6 +313,10 @@ impl Deferral {
         }
         if let Some(exchange) = exchange {
             self.disconnect_mounted(functions.attach(), &exchange, error.is_some());
+        }
+        if let Some(body) = body {
+            functions.attach();
+            drop(body.cancel());
         }
         match error {
             // In front of an outcome that may have come after the deadline.

@@ -12,11 +12,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ucall_proto::http1::Method;
 use ucall_proto::{CallOutcome, Reply};
-use ucall_server::{CallId, RunPermit};
+use ucall_server::RunPermit;
 
 use super::{CallStart, Deferral};
 use crate::arguments::Failure;
-use crate::asgi::{AsgiExchange, BODY_BYTES_MAX, Exchange, Mount, MountedTask, Sent, scope_of};
+use crate::asgi::{AsgiExchange, Exchange, Mount, MountedTask, Sent, scope_of};
 use crate::asyncio::tasks;
 use crate::calls::{EntryKind, RetainedParams};
 use crate::errors;
@@ -25,6 +25,7 @@ use crate::ffi::{self, DropAttached};
 use crate::functions::Functions;
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::SharedProcedure;
+use crate::request_body::BODY_BYTES_MAX;
 use crate::streams::{ItemTarget, StreamedCall};
 
 impl Deferral {
@@ -86,24 +87,6 @@ impl Deferral {
             false => self.follow_task(functions, procedure, record, &task)?,
         }
         Ok(CallOutcome::Stream)
-    }
-
-    /// Whether there is room for a part of a request's body.
-    pub(crate) fn takes_body(&mut self, call: CallId) -> bool {
-        self.exchange_of(call).is_none_or(|exchange| exchange.has_body_room())
-    }
-
-    /// Takes a part of a request's body, unless its response is complete.
-    pub(crate) fn take_body_part(&mut self, call: CallId, part: &[u8], is_last: bool) {
-        let Some(exchange) = self.exchange_of(call) else { return };
-        for future in exchange.take_body_part(part, is_last) {
-            self.streams.push_future(future);
-        }
-    }
-
-    fn exchange_of(&mut self, call: CallId) -> Option<Arc<DropAttached<Exchange>>> {
-        let token = self.calls.token_of(call)?;
-        self.call(token)?.exchange.clone()
     }
 
     /// Has a task that goes on report its end.

@@ -16,9 +16,11 @@ use crate::context::Context;
 use crate::contexts::Contexts;
 use crate::ffi::DropAttached;
 use crate::functions::Functions;
+use crate::http_route::RouteRequest;
 use crate::job_input::{CallContext, Contents, JobInput};
 use crate::pool::{GeneratorStart, Job, Work};
 use crate::procedure::{BatchRules, CallMode, SharedProcedure};
+use crate::request_body::ArrivingBody;
 use crate::timing::Timing;
 use crate::waiting_limit::WaitingLimit;
 
@@ -31,6 +33,8 @@ pub(crate) struct CallStart<'a, 'call> {
     pub(crate) permit: RunPermit,
     /// The request of a route.
     pub(crate) request: Option<DropAttached<Py<PyAny>>>,
+    /// Its body, if that is received while it arrives.
+    pub(crate) body: Option<Arc<DropAttached<ArrivingBody>>>,
 }
 
 impl CallStart<'_, '_> {
@@ -73,7 +77,7 @@ impl Deferral {
         procedure: &'a SharedProcedure,
         call: &'a Call<'call>,
         caller: &'a Caller,
-        request: Option<DropAttached<Py<PyAny>>>,
+        request: Option<RouteRequest>,
     ) -> Result<CallStart<'a, 'call>, RpcError> {
         let deadline = timing.deadline_of(procedure, call);
         if let Some(deadline) = deadline
@@ -86,7 +90,8 @@ impl Deferral {
         }
         self.check_waiting(procedure)?;
         let permit = self.calls.admit(caller.own_connection())?;
-        Ok(CallStart { procedure, call, caller, deadline, permit, request })
+        let (request, body) = request.map_or((None, None), |it| (Some(it.object), it.body));
+        Ok(CallStart { procedure, call, caller, deadline, permit, request, body })
     }
 
     /// Checks that another call of a function may wait for a thread, a batch or a slot.
@@ -270,8 +275,8 @@ impl Deferral {
             let variables = functions.contexts.own_variables(py)?;
             let result = functions.call_within(&variables, procedure, call, Some(context));
             if has_reported(Some(&state)) {
-                let (permit, request) = (self.calls.permit(), None);
-                let start = CallStart { procedure, call, caller, deadline, permit, request };
+                let (permit, request, body) = (self.calls.permit(), None, None);
+                let start = CallStart { procedure, call, caller, deadline, permit, request, body };
                 self.reply_after_reports(py, functions, start, state, result);
                 return Ok(CallOutcome::Reporting);
             }
