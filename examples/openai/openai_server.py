@@ -48,7 +48,7 @@ class ApiError(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-Endpoint = Callable[[HttpRequest], Awaitable[HttpResponse]]
+Endpoint = Callable[[HttpRequest], Awaitable[object]]
 
 
 def endpoint(path: str, method: str) -> Callable[[Endpoint], Endpoint]:
@@ -57,11 +57,11 @@ def endpoint(path: str, method: str) -> Callable[[Endpoint], Endpoint]:
     def register(function: Endpoint) -> Endpoint:
         @server.http(path, methods=[method])
         @functools.wraps(function)
-        async def answer(request: HttpRequest) -> HttpResponse:
+        async def answer(request: HttpRequest) -> object:
             try:
                 return await function(request)
             except ApiError as error:
-                return json_response(error.body, error.status)
+                return HttpResponse(error.body, error.status)
 
         return function
 
@@ -69,7 +69,7 @@ def endpoint(path: str, method: str) -> Callable[[Endpoint], Endpoint]:
 
 
 @endpoint("/v1/chat/completions", "POST")
-async def complete(request: HttpRequest) -> HttpResponse:
+async def complete(request: HttpRequest) -> object:
     options = parse(request)
     messages = options.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -92,9 +92,7 @@ async def complete(request: HttpRequest) -> HttpResponse:
     message = {"role": "assistant", "content": "".join(texts)}
     choice = {"index": 0, "message": message, "finish_reason": finish_reason(len(texts), limit)}
     usage = count_tokens(prompt, len(texts))
-    return json_response(
-        {**completion, "object": "chat.completion", "choices": [choice], "usage": usage}
-    )
+    return {**completion, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
 async def stream(
@@ -126,7 +124,7 @@ async def stream(
 
 
 @endpoint("/v1/embeddings", "POST")
-async def embeddings(request: HttpRequest) -> HttpResponse:
+async def embeddings(request: HttpRequest) -> object:
     options = parse(request)
     texts = options.get("input")
     texts = [texts] if isinstance(texts, str) else texts
@@ -143,20 +141,18 @@ async def embeddings(request: HttpRequest) -> HttpResponse:
     ]
     usage = count_tokens(" ".join(texts), 0)
     del usage["completion_tokens"]
-    return json_response(
-        {"object": "list", "data": data, "model": options["model"], "usage": usage}
-    )
+    return {"object": "list", "data": data, "model": options["model"], "usage": usage}
 
 
 @endpoint("/v1/models", "GET")
-async def models(request: HttpRequest) -> HttpResponse:
-    return json_response({"object": "list", "data": [model()]})
+async def models(request: HttpRequest) -> object:
+    return {"object": "list", "data": [model()]}
 
 
-@endpoint("/v1/models/*", "GET")
-async def retrieve(request: HttpRequest) -> HttpResponse:
-    check_model(request.path.rpartition("/")[2])
-    return json_response(model())
+@endpoint("/v1/models/{model}", "GET")
+async def retrieve(request: HttpRequest) -> object:
+    check_model(request.path_params["model"])
+    return model()
 
 
 def parse(request: HttpRequest) -> dict[str, Any]:
@@ -210,10 +206,6 @@ def packed(vector: list[float]) -> str:
 
 def event(value: object) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
-
-
-def json_response(value: object, status: int = 200) -> HttpResponse:
-    return HttpResponse(json.dumps(value), status, "application/json")
 
 
 if __name__ == "__main__":

@@ -410,6 +410,22 @@ class HttpRequest:
         async iterator in an async function, else a plain one. It raises CancelledError when the
         client leaves, the deadline passes or the body is invalid.
         """
+    def form(
+        self,
+        *,
+        max_parts: int = 100,
+        max_header_bytes: int = 4_096,
+        max_text_bytes: int = 1_048_576,
+        max_file_bytes: int | None = None,
+        spool_bytes: int = 65_536,
+    ) -> Any:
+        """The form in the body: a mapping of its texts by their names, with its files in ``files``.
+        To be awaited in an async function. Raises `RPCError` (-32602) for an invalid one.
+        """
+    @property
+    def _form(self) -> Any: ...
+    def _keep_form(self, form: object) -> None: ...
+    def _hold(self, bytes: int) -> None: ...
     @property
     def peer(self) -> tuple[str, int] | Process | None:
         """The client's address and port, or its `ucall.Process`: see `Context.peer`."""

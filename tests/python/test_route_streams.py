@@ -415,7 +415,7 @@ def test_a_streamed_body_is_no_attribute(
     server.http("/a", methods=["POST"], stream_body=True)(function)
     with http_client(server) as client:
         assert client.post("/a", content=bytes(size)).status_code == 500
-    assert "body: the route has stream_body=True: receive it by stream()" in caplog.text
+    assert "body: the route has stream_body=True: receive it by stream() or form()" in caplog.text
 
 
 def test_invalid_options() -> None:

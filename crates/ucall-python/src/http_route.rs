@@ -4,7 +4,7 @@
 //! runs in all the ways that calls do. Its result is the bytes of a response, which
 //! `python/ucall/_routes/adapt.py` writes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::intern;
@@ -34,8 +34,13 @@ pub(crate) struct HttpRequest {
     body: Body,
     /// Whether the function is async.
     is_async: bool,
-    /// The memory of the body.
-    _reserved: Reservation,
+    /// The form that was read, which ends with the request.
+    form: Mutex<Option<Py<PyAny>>>,
+    /// The memory of the body, and of what the function keeps of it.
+    reserved: Mutex<Reservation>,
+    /// That of the body alone.
+    body_bytes: usize,
+    budget: MemoryBudget,
 }
 
 /// How the function gets the body.
@@ -96,7 +101,10 @@ impl RouteRequest {
             path_params: path_params.map_err(Failure::Params)?.unwrap_or_default(),
             body,
             is_async: procedure.mode.executor() == Some(Executor::Task),
-            _reserved: budget.reserve_large(body_bytes),
+            form: Mutex::default(),
+            reserved: Mutex::new(budget.reserve_large(body_bytes)),
+            body_bytes,
+            budget: budget.clone(),
         };
         let object = DropAttached::new(Bound::new(py, request)?.into_any().unbind());
         Ok(Self { object, body: arriving })
@@ -200,7 +208,7 @@ impl HttpRequest {
         match &self.body {
             Body::Whole(body) => Ok(body.clone_ref(py)),
             Body::Streamed(_) | Body::Arriving(_) => Err(PyRuntimeError::new_err(
-                "body: the route has stream_body=True: receive it by stream()",
+                "body: the route has stream_body=True: receive it by stream() or form()",
             )),
         }
     }
@@ -222,6 +230,50 @@ impl HttpRequest {
                 module.call_method1(name, (Bound::new(py, BodyReceiver::new(body.clone()))?,))
             }
         }
+    }
+
+    /// The form in the body: a mapping of its texts by their names, with its files in ``files``.
+    /// To be awaited in an async function. Raises `RPCError` (-32602) for an invalid one.
+    #[pyo3(signature = (
+        *, max_parts = 100, max_header_bytes = 4_096, max_text_bytes = 1_048_576,
+        max_file_bytes = None, spool_bytes = 65_536
+    ))]
+    fn form<'py>(
+        slf: Bound<'py, Self>,
+        max_parts: usize,
+        max_header_bytes: usize,
+        max_text_bytes: usize,
+        max_file_bytes: Option<usize>,
+        spool_bytes: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let limits = PyDict::new(py);
+        limits.set_item("max_parts", max_parts)?;
+        limits.set_item("max_header_bytes", max_header_bytes)?;
+        limits.set_item("max_text_bytes", max_text_bytes)?;
+        limits.set_item("max_file_bytes", max_file_bytes)?;
+        limits.set_item("spool_bytes", spool_bytes)?;
+        let read = if slf.get().is_async { intern!(py, "read_later") } else { intern!(py, "read") };
+        let module = py.import(intern!(py, "ucall._routes.forms"))?;
+        module.call_method(read, (slf,), Some(&limits))
+    }
+
+    /// The form that was read.
+    #[getter]
+    fn _form(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        let form = self.form.lock().unwrap_or_else(PoisonError::into_inner);
+        form.as_ref().map(|form| form.clone_ref(py))
+    }
+
+    /// Counts bytes that are kept of the body among those that the server holds.
+    fn _hold(&self, bytes: usize) {
+        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        reserved.resize(self.body_bytes + bytes, &self.budget);
+    }
+
+    /// Keeps the form that is read, which is closed after the response.
+    fn _keep_form(&self, form: Py<PyAny>) {
+        *self.form.lock().unwrap_or_else(PoisonError::into_inner) = Some(form);
     }
 
     /// The client's address and port, or its `ucall.Process`: see `Context.peer`.

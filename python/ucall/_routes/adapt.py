@@ -38,20 +38,31 @@ def adapt(function: Responder, path: str, encode: Encode) -> tuple[Responder, bo
     if not signatures.is_async(function):
 
         def respond(request: HttpRequest) -> Iterator[bytes]:
-            yield from parts(as_response(function(request), path), request, encode)
+            try:
+                yield from parts(as_response(function(request), path), request, encode)
+            finally:
+                _close_form(request)
 
         return respond, False
 
     async def respond_later(request: HttpRequest) -> AsyncIterator[bytes]:
-        result = function(request)
-        if inspect.isawaitable(result):
-            result = await result
-        response = as_response(result, path)
-        async with contextlib.aclosing(parts_later(response, request, encode)) as later:
-            async for part in later:
-                yield part
+        try:
+            result = function(request)
+            if inspect.isawaitable(result):
+                result = await result
+            response = as_response(result, path)
+            async with contextlib.aclosing(parts_later(response, request, encode)) as later:
+                async for part in later:
+                    yield part
+        finally:
+            _close_form(request)
 
     return respond_later, True
+
+
+def _close_form(request: HttpRequest) -> None:
+    if (form := request._form) is not None:
+        form.close()
 
 
 def checked_path(path: str) -> str:
