@@ -389,6 +389,35 @@ def test_limits_and_keys_hold_for_models(serve: Serve) -> None:
     assert httpx.post(infer, content=body, headers=foreign).status_code == 403
 
 
+def test_errors_of_http_itself_have_the_form_of_the_protocol(serve: Serve) -> None:
+    server = serve(double, max_body_bytes=300, auth=lambda ctx: ctx.headers.get("authorization"))
+    server.inference()
+    host = "Host: localhost\r\nAuthorization: key\r\n"
+    for line, headers, status in [
+        ("GET /v2/models/double", "Host: localhost\r\n", 401),
+        ("GET /v2/models/double", "Host: evil.example\r\n", 403),
+        ("GET /v2/repository", host, 404),
+        ("PUT /v2/models/double", host, 405),
+        ("POST /v2/models/double/infer", host + "Content-Length: 301\r\n", 413),
+        ("POST /v2/models/double/infer", host + "Content-Length: -1\r\n", 400),
+        (
+            "POST /v2/models/double/infer",
+            host + "Content-Encoding: br\r\nContent-Length: 3\r\n",
+            415,
+        ),
+        ("POST  /v2/models/double/infer", host, 400),
+    ]:
+        request = f"{line} HTTP/1.1\r\n{headers}\r\n".encode()
+        with Wire(server.port) as wire:
+            wire.send(request)
+            found, head, body = wire.reply()
+        assert (found, b"\r\nContent-Type: application/json\r\n" in head) == (status, True), line
+        assert list(json.loads(body)) == ["error"]
+        with Wire(server.port) as wire:
+            wire.send(request.replace(b"/v2", b"/v3"))
+            assert b"\r\nContent-Type: text/plain; charset=utf-8\r\n" in wire.reply()[1]
+
+
 def test_a_program_that_is_not_ready_says_so(serve: Serve) -> None:
     server = serve(double)
     server.inference()
@@ -399,5 +428,6 @@ def test_a_program_that_is_not_ready_says_so(serve: Serve) -> None:
 
 def test_a_server_without_models_has_no_paths_for_them(serve_once: Serve) -> None:
     url = f"http://127.0.0.1:{serve_once(double).port}/v2"
-    assert httpx.get(url).status_code == 404
+    response = httpx.get(url)
+    assert response.status_code == 404 and response.headers["Content-Type"].startswith("text/plain")
     assert httpx.post(f"{url}/models/double/infer", content=b"{}").status_code == 404

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_engine::{EngineClock, Id, OwningProcess};
-use ucall_proto::http1::{CallPaths, Head, Method, Methods, Target, request_origin};
+use ucall_proto::http1::{CallPaths, ErrorBody, Head, Method, Methods, Target, request_origin};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
@@ -21,6 +21,7 @@ use crate::caller::{CallId, Caller, Transport};
 use crate::config::WorkerConfig;
 use crate::deferred_calls::RunLimit;
 use crate::handler::{Handler, Polled};
+use crate::inference::is_inference_path;
 use crate::mcp::{McpCalls, Tool};
 use crate::native::NativeHandlers;
 use crate::procedures::{ProcedureCache, Procedures};
@@ -347,6 +348,13 @@ impl<H: Handler> Service for Dispatch<'_, H> {
         match self.dispatcher.has_body_method(path) {
             true => methods.union(Methods::CALLS),
             false => methods,
+        }
+    }
+
+    fn error_body(&self, path: &[u8]) -> ErrorBody {
+        match is_inference_path(path) && self.dispatcher.procedures.inference().is_some() {
+            true => ErrorBody::Json,
+            false => ErrorBody::Text,
         }
     }
 

@@ -73,7 +73,11 @@ impl PlainConnection {
         };
         let challenge = challenge.or_else(|| self.challenge_of(error, head, environment));
         let mut response = Vec::new();
-        write_refusal(error, challenge, reply_headers, &mut response, environment);
+        let body = environment.service.error_body(head.path_and_query().0);
+        let error = HttpError::from(error);
+        with_challenge(challenge, environment, |environment| {
+            environment.replies.error(&mut response, &error, reply_headers, body, false);
+        });
         match start {
             ReplyStart::Output(at) => {
                 environment.out.truncate(at);
@@ -118,14 +122,10 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) -> Step {
         let challenge = self.challenge_of(refusal, head, environment);
-        let before = challenge.map(|challenge| environment.replies.set_challenge(challenge));
-        let error = HttpError::from(refusal);
-        let origin = reply_headers.allowed_origin;
-        let step = self.refuse_for_origin(origin, &error, head.method(), environment);
-        if let Some(before) = before {
-            environment.replies.set_challenge(before);
-        }
-        step
+        let (error, origin) = (HttpError::from(refusal), reply_headers.allowed_origin);
+        with_challenge(challenge, environment, |environment| {
+            self.refuse_for_origin(origin, &error, head, environment)
+        })
     }
 
     /// The challenge of a refused request, if it depends on the request.
@@ -163,20 +163,18 @@ impl From<AuthenticationError> for HttpError {
     }
 }
 
-/// Writes the response to a request whose body was read.
-fn write_refusal<S: Service>(
-    error: AuthenticationError,
+/// Writes a refusal with the challenge of its request, if that has one of its own.
+fn with_challenge<S, T>(
     challenge: Option<String>,
-    reply_headers: &ReplyHeaders<'_>,
-    out: &mut Vec<u8>,
     environment: &mut Environment<'_, S>,
-) {
-    let replies = &mut *environment.replies;
-    let before = challenge.map(|challenge| replies.set_challenge(challenge));
-    replies.error(out, &HttpError::from(error), reply_headers, false);
+    write: impl FnOnce(&mut Environment<'_, S>) -> T,
+) -> T {
+    let before = challenge.map(|challenge| environment.replies.set_challenge(challenge));
+    let written = write(environment);
     if let Some(before) = before {
-        replies.set_challenge(before);
+        environment.replies.set_challenge(before);
     }
+    written
 }
 
 fn authenticate_request<S: Service>(

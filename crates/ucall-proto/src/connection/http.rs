@@ -11,7 +11,7 @@ use super::http_route::{self, ResponseFraming};
 use super::{Drain, Environment, LoadState, PlainConnection, Protocol, ReadEvent, Step};
 use crate::Limits;
 use crate::http1::{
-    self, BodyLength, Head, HeadParser, HttpError, Method, PendingReply, ReplyHeaders,
+    self, BodyLength, ErrorBody, Head, HeadParser, HttpError, Method, PendingReply, ReplyHeaders,
 };
 use crate::json::JsonError;
 use crate::rpc::frame::begins_frame;
@@ -105,7 +105,8 @@ impl PlainConnection {
         match http.parser.parse_general(rest, head, call_paths) {
             Ok(head) => head,
             Err(error) => {
-                self.refuse_http(&error, Method::Other, environment);
+                let body = environment.service.error_body(http1::begun_path(rest));
+                self.refuse_http(&error, body, environment);
                 None
             }
         }
@@ -420,7 +421,8 @@ impl PlainConnection {
             Err(fault) => {
                 if let Some(error) = unsupported_media(head) {
                     replies.abort(out, pending);
-                    replies.error(out, &error, reply_headers, false);
+                    let body = ErrorBody::Text;
+                    replies.error(out, &error, reply_headers, body, false);
                     return;
                 }
                 write_error_reply(out, None, &RpcError::parse(fault, limits));

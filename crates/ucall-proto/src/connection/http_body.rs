@@ -86,6 +86,11 @@ impl Body {
         }
     }
 
+    /// The head of its request, if that is no longer in the input.
+    pub(super) fn head(&self) -> Option<&[u8]> {
+        if let Self::Pieces(it) = self { Some(&it.head) } else { None }
+    }
+
     /// Whether a part of the body has arrived that a later turn decodes.
     pub(super) fn is_decoding(&self) -> bool {
         matches!(self, Self::Pieces(it) if it.is_decoding())

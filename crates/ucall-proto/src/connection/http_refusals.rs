@@ -1,7 +1,7 @@
 //! Requests that are refused, in a way that a page of an allowed origin may read why.
 
 use super::{Environment, PlainConnection, Protocol, Step};
-use crate::http1::{self, AllowedOrigin, Head, HttpError, Method, ReplyHeaders};
+use crate::http1::{self, AllowedOrigin, ErrorBody, Head, HttpError, Method, ReplyHeaders};
 use crate::rpc::Service;
 
 impl PlainConnection {
@@ -14,7 +14,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) -> Step {
         let origin = self.allowed_origin(head, environment);
-        self.refuse_for_origin(origin, error, head.method(), environment)
+        self.refuse_for_origin(origin, error, head, environment)
     }
 
     pub(super) fn allowed_origin<'a, S>(
@@ -37,13 +37,24 @@ impl PlainConnection {
 
     /// Refuses a request whose end is unknown, so nothing after it can be parsed safely.
     #[cold]
-    pub(super) fn refuse_http<S: Service>(
+    pub(super) fn refuse_http<S>(
         &mut self,
         error: &HttpError,
-        method: Method,
+        body: ErrorBody,
         environment: &mut Environment<'_, S>,
     ) -> Step {
-        self.refuse_for_origin(None, error, method, environment)
+        self.write_http_error(error, &ReplyHeaders::default(), body, false, environment)
+    }
+
+    /// Refuses the request that the input begins with, whose head is incomplete.
+    #[cold]
+    pub(super) fn refuse_head<S: Service>(
+        &mut self,
+        error: &HttpError,
+        environment: &mut Environment<'_, S>,
+    ) {
+        let body = environment.service.error_body(http1::begun_path(&self.input));
+        self.refuse_http(error, body, environment);
     }
 
     /// Refuses a request whose body is incomplete.
@@ -54,9 +65,12 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) -> Step {
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
+        let path = http1::begun_path(http.body.head().unwrap_or(&self.input));
+        let body = environment.service.error_body(path);
         let origin = http.body.discard();
-        let origin = origin.as_deref().map(AllowedOrigin::new);
-        self.refuse_for_origin(origin, error, Method::Other, environment)
+        let allowed_origin = origin.as_deref().map(AllowedOrigin::new);
+        let reply_headers = ReplyHeaders { allowed_origin, ..Default::default() };
+        self.write_http_error(error, &reply_headers, body, false, environment)
     }
 
     /// Refuses a request so that a page of an origin may read why.
@@ -64,17 +78,31 @@ impl PlainConnection {
         &mut self,
         allowed_origin: Option<AllowedOrigin<'_>>,
         error: &HttpError,
-        method: Method,
+        head: &Head<'_>,
+        environment: &mut Environment<'_, S>,
+    ) -> Step {
+        let reply_headers = ReplyHeaders { allowed_origin, ..Default::default() };
+        let body = environment.service.error_body(head.path_and_query().0);
+        let is_head = head.method() == Method::Head;
+        self.write_http_error(error, &reply_headers, body, is_head, environment)
+    }
+
+    /// Writes an error after the replies to earlier requests, and discards all further input.
+    fn write_http_error<S>(
+        &mut self,
+        error: &HttpError,
+        reply_headers: &ReplyHeaders<'_>,
+        body: ErrorBody,
+        is_head: bool,
         environment: &mut Environment<'_, S>,
     ) -> Step {
         let connection = http1::ConnectionOption::Close;
-        let reply_headers = ReplyHeaders { connection, allowed_origin, ..Default::default() };
-        let is_head = method == Method::Head;
+        let reply_headers = ReplyHeaders { connection, ..*reply_headers };
         if self.exchanges.is_empty() {
-            environment.replies.error(environment.out, error, &reply_headers, is_head);
+            environment.replies.error(environment.out, error, &reply_headers, body, is_head);
         } else {
             let mut later = Vec::new();
-            environment.replies.error(&mut later, error, &reply_headers, is_head);
+            environment.replies.error(&mut later, error, &reply_headers, body, is_head);
             let request = self.next_request();
             self.queue_reply(request, later);
         }
@@ -88,7 +116,7 @@ impl PlainConnection {
     pub(super) fn refuse_partial_head<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         let head = http1::parse_head(&self.input, &environment.limits.head);
         if let Err(error) = head {
-            self.refuse_http(&error, Method::Other, environment);
+            self.refuse_head(&error, environment);
         }
     }
 
@@ -103,8 +131,8 @@ impl PlainConnection {
             return;
         }
         match in_head {
-            true => self.refuse_http(&HttpError::HeadTimeout, Method::Other, environment),
-            false => self.refuse_body(&HttpError::BodyTimeout, environment),
-        };
+            true => self.refuse_head(&HttpError::HeadTimeout, environment),
+            false => _ = self.refuse_body(&HttpError::BodyTimeout, environment),
+        }
     }
 }

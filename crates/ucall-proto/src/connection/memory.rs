@@ -23,7 +23,7 @@ use super::{
     WaitState, raw,
 };
 use crate::Limits;
-use crate::http1::{HttpError, Method};
+use crate::http1::HttpError;
 use crate::rpc::Service;
 use crate::rpc::frame::Attachment;
 
@@ -219,7 +219,7 @@ impl PlainConnection {
         debug_assert!(self.reading.takes_requests(), "nothing is kept once nothing is read");
         match &self.protocol {
             Protocol::Http(http) if http.body.is_none() => {
-                self.refuse_http(&HttpError::Overloaded, Method::Other, environment);
+                self.refuse_head(&HttpError::Overloaded, environment);
             }
             Protocol::Http(_) => {
                 self.refuse_body(&HttpError::Overloaded, environment);

@@ -56,7 +56,7 @@ use std::time::Instant;
 use ucall_buffer::Target;
 
 use crate::Limits;
-use crate::http1::{AccessRules, HttpError, Method, ReplyWriter};
+use crate::http1::{AccessRules, ErrorBody, HttpError, ReplyWriter};
 use crate::json::Member;
 use crate::rpc::frame::{Attachment, FRAME_BYTE};
 use crate::rpc::{CallNumber, ResultPart, RpcError, Service};
@@ -369,7 +369,7 @@ impl PlainConnection {
     /// Refuses a client without TLS, with an error that says that the port expects it.
     fn refuse_plaintext<S: Service>(&mut self, bytes: &[u8], environment: &mut Environment<'_, S>) {
         if bytes.first().is_some_and(u8::is_ascii_alphabetic) {
-            self.refuse_http(&HttpError::PlaintextOnTls, Method::Other, environment);
+            self.refuse_http(&HttpError::PlaintextOnTls, ErrorBody::Text, environment);
         } else {
             raw::refuse_plaintext(environment.out);
             self.discard_input();

@@ -4,7 +4,7 @@ use super::calls::{DocumentOutcome, RequestContext, run_document, run_outlined};
 use super::http_framing::HttpFraming;
 use super::{Environment, PlainConnection, Protocol, Step};
 use crate::Limits;
-use crate::http1::{HttpError, Method};
+use crate::http1::{ErrorBody, HttpError};
 use crate::json::JsonError;
 use crate::rpc::frame::FRAME_BYTE;
 use crate::rpc::{CallerIdentity, DocumentOutline, RpcError, Service, write_error_reply};
@@ -51,7 +51,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) {
         if starts_tls_record(bytes) && self.session.is_none() {
-            self.refuse_http(&HttpError::TlsOnPlaintext, Method::Other, environment);
+            self.refuse_http(&HttpError::TlsOnPlaintext, ErrorBody::Text, environment);
         } else {
             refuse_unknown(environment.limits, environment.out);
             self.discard_input();

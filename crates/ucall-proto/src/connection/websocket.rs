@@ -27,7 +27,7 @@ use super::{
     Drain, Environment, LoadState, PlainConnection, Protocol, ReadEvent, Step, WaitState, body_time,
 };
 use crate::Limits;
-use crate::http1::{Head, HttpError, Target, parse_head};
+use crate::http1::{ErrorBody, Head, HttpError, Target, parse_head};
 use crate::json::JsonError;
 use crate::rpc::frame::begins_frame;
 use crate::rpc::{CallerIdentity, DocumentOutline, RpcError, Service, write_error_reply};
@@ -205,7 +205,7 @@ impl PlainConnection {
                 self.protocol = Protocol::WebSocket(WebSocket::new(identity));
                 Step::Consumed(head.len())
             }
-            Err(error) => self.refuse_http(&error, head.method(), environment),
+            Err(error) => self.refuse_http(&error, ErrorBody::Text, environment),
         })
     }
 

@@ -178,14 +178,7 @@ impl<'a> Head<'a> {
     /// absolute target without a path has the path `/`. The `*` of OPTIONS is its own path.
     #[must_use]
     pub fn path_and_query(&self) -> (&'a [u8], &'a [u8]) {
-        let target = self.parsed.target_at.of(self.text);
-        let local = match target.first() {
-            Some(b'/') => target,
-            _ => after_authority(target),
-        };
-        let end = memchr(b'?', local).unwrap_or(local.len());
-        let (path, query) = local.split_at(end);
-        (if path.is_empty() { b"/" } else { path }, query.strip_prefix(b"?").unwrap_or_default())
+        split_target(self.parsed.target_at.of(self.text))
     }
 
     /// The version the peer speaks.
@@ -288,6 +281,26 @@ impl<'a> Head<'a> {
             (true, Version::Http11) => ConnectionOption::Implied,
         }
     }
+}
+
+/// The path of the request that `input` begins with, whose head may be incomplete or invalid. It is
+/// empty if there is none.
+pub(crate) fn begun_path(input: &[u8]) -> &[u8] {
+    let line = input.trim_ascii_start();
+    let line = line.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+    let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+    words.nth(1).map_or(&[], |target| split_target(target).0)
+}
+
+/// The path and the query of a target.
+fn split_target(target: &[u8]) -> (&[u8], &[u8]) {
+    let local = match target.first() {
+        Some(b'/') => target,
+        _ => after_authority(target),
+    };
+    let end = memchr(b'?', local).unwrap_or(local.len());
+    let (path, query) = local.split_at(end);
+    (if path.is_empty() { b"/" } else { path }, query.strip_prefix(b"?").unwrap_or_default())
 }
 
 /// What follows the authority of an absolute target; all of another one.

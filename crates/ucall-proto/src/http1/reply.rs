@@ -12,6 +12,7 @@ use super::date::{DATE_BYTES, date_text};
 use super::error::HttpError;
 use super::method::Methods;
 use crate::coding::Coding;
+use crate::json::write_string;
 
 const OK_HEAD: &[u8; 102] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
     Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nContent-Length: ";
@@ -95,6 +96,37 @@ impl ReplyHeaders<'_> {
             out.extend_from_slice(b"Access-Control-Allow-Origin: ");
             out.extend_from_slice(origin.as_bytes());
             out.extend_from_slice(b"\r\nVary: Origin\r\n");
+        }
+    }
+}
+
+/// What the body of an error reply is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ErrorBody {
+    /// Plain text.
+    #[default]
+    Text,
+    /// An object with the text as its member `error`, as the Open Inference Protocol has it.
+    Json,
+}
+
+impl ErrorBody {
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; charset=utf-8",
+            Self::Json => "application/json",
+        }
+    }
+
+    fn of(self, error: &HttpError) -> Vec<u8> {
+        match self {
+            Self::Text => format!("{error}\n").into_bytes(),
+            Self::Json => {
+                let mut body = b"{\"error\":".to_vec();
+                write_string(&mut body, &error.to_string());
+                body.push(b'}');
+                body
+            }
         }
     }
 }
@@ -267,20 +299,20 @@ impl ReplyWriter {
         self.write_no_content(out, reply_headers, &lines);
     }
 
-    /// Writes an error reply. Its body, plain text, states what was expected. For the method HEAD
-    /// (`is_head`) the body is omitted, but not its length.
+    /// Writes an error reply. Its body states what was expected. For the method HEAD (`is_head`)
+    /// the body is omitted, but not its length.
     #[cold]
     pub fn error(
         &self,
         out: &mut Vec<u8>,
         error: &HttpError,
         reply_headers: &ReplyHeaders<'_>,
+        body: ErrorBody,
         is_head: bool,
     ) {
-        let body = format!("{error}\n");
         let status_line = format!("HTTP/1.1 {} {}\r\n", error.status(), error.reason());
         out.extend_from_slice(status_line.as_bytes());
-        out.extend_from_slice(b"Content-Type: text/plain; charset=utf-8\r\n");
+        out.extend_from_slice(format!("Content-Type: {}\r\n", body.content_type()).as_bytes());
         out.extend_from_slice(self.date_line());
         match *error {
             HttpError::Unauthorized | HttpError::InsufficientScope => {
@@ -300,11 +332,12 @@ impl ReplyWriter {
             _ => {}
         }
         reply_headers.write(out);
+        let body = body.of(error);
         out.extend_from_slice(LENGTH_NAME);
         out.extend_from_slice(body.len().to_string().as_bytes());
         out.extend_from_slice(HEAD_END);
         if !is_head {
-            out.extend_from_slice(body.as_bytes());
+            out.extend_from_slice(&body);
         }
     }
 

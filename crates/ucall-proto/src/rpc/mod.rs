@@ -35,7 +35,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::endpoint::{Endpoint, ParamKind};
-use crate::http1::{Head, Methods};
+use crate::http1::{ErrorBody, Head, Methods};
 use crate::json::{Member, Text};
 use crate::tls::TlsSession;
 
@@ -181,6 +181,12 @@ pub trait Service {
     fn route_methods(&self, path: &[u8]) -> Methods {
         let _ = path;
         Methods::default()
+    }
+
+    /// What the bodies of the errors of HTTP itself are for requests of a path.
+    fn error_body(&self, path: &[u8]) -> ErrorBody {
+        let _ = path;
+        ErrorBody::Text
     }
 
     /// Whether the request of a route needs no authentication.

@@ -1,17 +1,19 @@
 //! Requests of routes, among calls.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ucall_proto::http1::{Head, Methods};
+use ucall_proto::http1::{ErrorBody, Head, Methods};
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{
-    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Limits, NextAction, Reply,
-    RpcError, Service,
+    AuthenticationError, Call, CallNumber, CallOutcome, CallerIdentity, Limits, LoadState,
+    NextAction, Reply, RpcError, Service,
 };
 
 use crate::harness::{Driver, Examples, bodies, later, post, sum, sum_reply};
 
-/// `/a` has GET and PUT, `/later` has GET and is deferred, `/public` is not authenticated.
+/// `/a` has GET and PUT, `/later` has GET and is deferred, `/public` is not authenticated. The
+/// errors of HTTP itself are JSON at `/v2`, which has PUT.
 #[derive(Default)]
 struct Site {
     examples: Examples,
@@ -47,9 +49,14 @@ impl Service for Site {
     fn route_methods(&self, path: &[u8]) -> Methods {
         match path {
             b"/a" => methods(&["GET", "PUT"]),
+            b"/v2" => methods(&["PUT"]),
             b"/" | b"/later" | b"/public" | b"/error" | b"/silent" | b"/ws" => methods(&["GET"]),
             _ => Methods::default(),
         }
+    }
+
+    fn error_body(&self, path: &[u8]) -> ErrorBody {
+        if path.starts_with(b"/v2") { ErrorBody::Json } else { ErrorBody::Text }
     }
 
     fn is_public(&self, head: &Head<'_>) -> bool {
@@ -163,6 +170,65 @@ fn other_methods_and_paths_are_refused_before_their_body() {
         let line = sent.lines().find_map(|it| it.strip_prefix("Allow: "));
         assert_eq!(line.unwrap_or("-"), allow, "{sent}");
         assert_eq!(driver.connection.next_action(), NextAction::DiscardInput);
+    }
+}
+
+/// Requests that are refused, from the method to the end.
+const REFUSED: [(&str, &str); 8] = [
+    ("GET /{}?q HTTP/1.1\r\nHost: localhost\r\n\r\n", "405"),
+    ("PUT http://localhost/{}/x HTTP/1.1\r\nHost: localhost\r\n\r\n", "404"),
+    ("PUT /{} HTTP/3.0\r\nHost: localhost\r\n\r\n", "505"),
+    ("PUT /{} HTTP/1.1\nHost: localhost\r\n\r\n", "400"),
+    ("\r\nPUT /{} HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", "400"),
+    ("PUT /{} HTTP/1.1\r\nHost: evil.example\r\n\r\n", "403"),
+    ("PUT /{} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n", "413"),
+    ("PUT /{} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nz\r\n", "400"),
+];
+
+/// Checks the body of an error.
+fn check_error_body(sent: &str, status: &str, is_json: bool) {
+    assert!(sent.starts_with(&format!("HTTP/1.1 {status} ")), "{status}: {sent}");
+    assert_eq!(sent.contains("\r\nContent-Type: application/json\r\n"), is_json, "{sent}");
+    let body = bodies(sent).remove(0);
+    assert_eq!(body.starts_with("{\"error\":\"") && body.ends_with("\"}"), is_json, "{body}");
+}
+
+#[test]
+fn errors_of_http_itself_are_json_at_the_paths_that_have_them_so() {
+    for (text, status) in REFUSED {
+        for (path, is_json) in [("v2", true), ("a", false)] {
+            // The method that `/a` lacks is another one.
+            let text = text.replace("{}", path);
+            let text = if path == "a" { text.replace("GET", "POST") } else { text };
+            check_error_body(&answer(&text), status, is_json);
+        }
+    }
+    let head = answer("HEAD /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(head.contains("application/json") && head.ends_with("\r\n\r\n"), "{head}");
+}
+
+#[test]
+fn requests_that_stop_or_meet_a_full_server_have_errors_of_their_path() {
+    let put = |path: &str, lines: &str| request(&format!("PUT {path}"), lines);
+    for (path, is_json) in [("/v2", true), ("/a", false)] {
+        for (begun, status) in [
+            (put(path, "")[..30].to_owned(), "408"),
+            (put(path, "Content-Length: 9\r\n") + "a", "408"),
+            (put(path, "Transfer-Encoding: chunked\r\n") + "1\r\n", "408"),
+        ] {
+            let mut driver = driver();
+            driver.receive(begun.as_bytes());
+            driver.advance_time(Duration::from_secs(31));
+            check_error_body(&driver.sent(), status, is_json);
+        }
+        let mut full = driver();
+        full.load = LoadState::Overloaded;
+        full.receive(put(path, "").as_bytes());
+        check_error_body(&full.sent(), "503", is_json);
+        let mut protected = driver();
+        protected.service.is_protected = true;
+        protected.receive(put(path, "").as_bytes());
+        check_error_body(&protected.sent(), "401", is_json);
     }
 }
 

@@ -15,6 +15,11 @@ pub(crate) const READY: &str = "/v2/health/ready";
 /// The paths of all else.
 pub(crate) const PATHS: [&str; 2] = ["/v2", "/v2/models/*"];
 
+/// Whether a path is the root of the protocol, or below it.
+pub(crate) fn is_inference_path(path: &[u8]) -> bool {
+    path.strip_prefix(b"/v2").is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+}
+
 /// The models of a server.
 #[derive(Debug)]
 pub(crate) struct InferenceTable {

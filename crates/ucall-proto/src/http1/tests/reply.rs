@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use crate::http1::{
-    AccessRules, AllowedOrigin, ConnectionOption, HttpError, Methods, ReplyHeaders, ReplyWriter,
-    continue_100,
+    AccessRules, AllowedOrigin, ConnectionOption, ErrorBody, HttpError, Methods, ReplyHeaders,
+    ReplyWriter, continue_100,
 };
 
 fn writer() -> ReplyWriter {
@@ -136,16 +136,22 @@ fn error_bodies_state_the_expectation() {
          Content-Length: 28\r\n\r\n";
     let mut out = Vec::new();
     let error = HttpError::MethodNotAllowed { allow: Methods::CALLS };
-    writer().error(&mut out, &error, &close, false);
+    writer().error(&mut out, &error, &close, ErrorBody::Text, false);
     assert_eq!(text(out), format!("{head}requests are sent with POST\n"));
     let mut out = Vec::new();
-    writer().error(&mut out, &error, &close, true);
+    writer().error(&mut out, &error, &close, ErrorBody::Text, true);
     assert_eq!(text(out), head);
     let mut out = Vec::new();
-    writer().error(&mut out, &HttpError::BodyTooLarge { limit: 5 }, &close, false);
+    writer().error(&mut out, &HttpError::BodyTooLarge { limit: 5 }, &close, ErrorBody::Text, false);
     let reply = text(out);
     assert!(reply.starts_with("HTTP/1.1 413 Content Too Large\r\n"));
     assert!(reply.ends_with("\r\n\r\nthe body is larger than max_body_bytes (5 bytes)\n"));
+    let mut out = Vec::new();
+    writer().error(&mut out, &HttpError::NotFound, &close, ErrorBody::Json, false);
+    let reply = text(out);
+    assert!(reply.contains("\r\nContent-Type: application/json\r\n"), "{reply}");
+    let expected = format!("{{\"error\":\"{}\"}}", HttpError::NotFound);
+    assert!(reply.ends_with(&format!("Content-Length: {}\r\n\r\n{expected}", expected.len())));
 }
 
 #[test]
