@@ -83,6 +83,10 @@ def double(rows: np.ndarray) -> np.ndarray:
     return rows
 
 @server.batch(processes=1)
+def totals(rows: np.ndarray) -> np.ndarray:
+    return rows.sum(axis=1)
+
+@server.batch(processes=1)
 def kinds(rows: np.ndarray) -> list:
     owner = type(rows.base).__name__
     return [[owner, list(rows.shape), bool(rows.flags.writeable)] for _ in rows]
@@ -180,6 +184,8 @@ def test_arrays_are_stacked_in_shared_memory(tmp_path: Path, engine: str, items:
             # It learns that the server takes arrays beside the text.
             assert client.kinds(rows[0][:4]).json[1] == [1, 4]
             assert (client.double(rows[1]).numpy == rows[1] * 2).all()
+            total = client.totals(rows[1][:4]).numpy
+            assert (total.shape, total.dtype) == ((), "f4") and total == 10
             with client.batch() as calls:
                 found = [calls.kinds(row) for row in rows]
                 doubled = [calls.double(row) for row in rows]

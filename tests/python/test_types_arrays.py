@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import array
 import base64
-import ctypes
 import importlib.util
 import io
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -322,6 +320,59 @@ def test_scalars_of_functions_of_arrays_are_arrays(serve: Callable[..., ucall.Se
         assert wire.result("total_of_object", [[1.0, 2.0]]) == 3.0
 
 
+def test_scalars_are_arrays_for_functions_of_every_kind(serve: Callable[..., ucall.Server]) -> None:
+    def sums(a: NDArray[Any]) -> NDArray[Any]:
+        return a.sum(axis=1)  # type: ignore[no-any-return]
+
+    def listed(a: NDArray[Any]) -> list[NDArray[Any]]:
+        return list(a.sum(axis=1))
+
+    async def later(a: NDArray[Any]) -> np.ndarray:  # type: ignore[type-arg]
+        return a.sum(axis=1)  # type: ignore[no-any-return]
+
+    def yielded(a: list[NDArray[Any]]) -> Iterator[list[NDArray[Any]]]:
+        yield [it.sum() for it in a]
+
+    def numbers(a: NDArray[Any]) -> list[float]:
+        return list(a.sum(axis=1))
+
+    def items(a: NDArray[Any]) -> Iterator[NDArray[Any]]:
+        yield from a
+
+    async def items_later(a: NDArray[Any]) -> AsyncIterator[NDArray[Any]]:
+        for item in a:
+            yield item
+
+    def number_items(a: NDArray[Any]) -> Iterator[float]:
+        yield from a
+
+    server = serve(items, items_later, number_items)
+    server.add(items, name="items_of_thread", threads=True)
+    server.add(_total_of_process, processes=1)
+    for function in (sums, listed, later, numbers, yielded):
+        server.batch(max_size=4)(function)
+    server.batch(max_size=4, threads=True, name="sums_of_thread")(sums)
+    with Wire(server.port) as wire:
+        for name in ("sums", "listed", "later", "sums_of_thread", "_total_of_process"):
+            _check_scalar(name, wire.result(name, [npy(np.array([1, 2], "f4"))]))
+        for name in ("items", "items_later", "items_of_thread", "yielded"):
+            found = wire.result(name, [npy(np.array([3], "f4"))])
+            _check_scalar(name, found[0])
+        assert wire.result("numbers", [[1, 2]]) == 3
+        assert wire.result("number_items", [[1.0, 2.0]]) == [1.0, 2.0]
+
+
+def _total_of_process(a: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    return a.sum()  # type: ignore[no-any-return]
+
+
+def _check_scalar(name: str, result: Any) -> None:
+    """Checks that it is an array of float32 without dimensions, whose item is 3."""
+    assert isinstance(result, str), name
+    found = loaded(result)
+    assert (found.shape, found.dtype) == ((), np.dtype("f4")) and found == 3, name
+
+
 def test_bfloat16_needs_its_package(connect_to: ConnectTo) -> None:
     wire = connect_to(echo)
     header = _header("{'descr': 'bfloat16', 'fortran_order': False, 'shape': (8,)}")
@@ -330,62 +381,6 @@ def test_bfloat16_needs_its_package(connect_to: ConnectTo) -> None:
         return
     problem = "bfloat16 needs ml_dtypes, which the server lacks: pip install ml-dtypes"
     assert wire.error("echo", [header])["data"].endswith(problem)
-
-
-class Tensor:
-    """A tensor of another library."""
-
-    def __init__(self, array: NDArray[Any], device: int = 1) -> None:
-        self.array = array
-        self.device = device
-
-    def __dlpack__(self) -> Any:
-        return self.array.__dlpack__()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.device, 0
-
-
-def test_tensors_of_other_libraries_are_arrays(connect_to: ConnectTo) -> None:
-    made: list[Any] = []
-
-    def give() -> object:
-        return made[0]
-
-    wire = connect_to(give)
-    for dtype in ("?", "i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16"):
-        for layout in LAYOUTS:
-            given = layout(sample(dtype))
-            made[:] = [Tensor(given)]
-            back = loaded(wire.result("give"))
-            assert (back.dtype, back.shape) == (given.dtype, given.shape)
-            assert np.array_equal(back, given)
-    made[:] = [[Tensor(sample("f4"), 2)]]
-    problem = "is in the memory of a device: send it after .cpu()"
-    assert wire.error("give")["data"].endswith(f"Tensor {problem}")
-    made[:] = [Tensor(np.zeros(2, "g"))]
-    assert wire.error("give")["code"] == -32603
-
-
-def test_buffers_of_numbers_are_arrays(connect_to: ConnectTo) -> None:
-    made: list[Any] = []
-
-    def give() -> object:
-        return made[0]
-
-    wire = connect_to(give)
-    for letter in "bBhHiIlLqQfd":
-        numbers = array.array(letter, [1, 2, 3])
-        made[:] = [numbers]
-        back = loaded(wire.result("give"))
-        assert back.tolist() == [1, 2, 3] and back.itemsize == numbers.itemsize
-    made[:] = [((ctypes.c_double * 2) * 3)()]
-    assert loaded(wire.result("give")).shape == (3, 2)
-    made[:] = [(ctypes.c_ubyte * 3)(1, 2, 3)]
-    assert wire.result("give") == base64.b64encode(bytes([1, 2, 3])).decode()
-    for wrong in (array.array("u", "ab"), (ctypes.py_object * 1)("a")):
-        made[:] = [wrong]
-        assert "expected bytes or an array of numbers" in wire.error("give")["data"]
 
 
 def test_registered_arrays_are_encoded_as_registered(

@@ -65,7 +65,7 @@ class _Function:
     types: TypeRegistry
 
     def describe(self) -> _core.ProcessDescription:
-        from ucall._functions import batches, signatures
+        from ucall._functions import batches, results, signatures
 
         function, rules = self.function, self.rules
         hints = signatures.evaluate_annotations(function, self.name)
@@ -78,7 +78,10 @@ class _Function:
             from ucall._functions.warm_up import WarmUp
 
             WarmUp(self.name, self.function, hints, self.rules, in_thread=False).run()
-        return self.name, function, signature, self.types.encode
+        encode = results.encoder_of(
+            self.types.encode, self.function, hints, takes_batches=not rules.rows
+        )
+        return self.name, function, signature, encode
 
 
 class BatchPool:

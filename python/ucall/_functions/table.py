@@ -174,7 +174,7 @@ class Functions(RouteFunctions):
         """Registers a function: see `ucall.Server.add` and `ucall.Server.batch`. ``middleware`` are
         hooks around this function alone, the first one outermost."""
         # Imported late: together they take two thirds as long as all of ucall.
-        from ucall._functions import signatures
+        from ucall._functions import results, signatures
         from ucall._functions.registration import described_run, register
 
         name = signatures.name_of(function) if name is None else name
@@ -214,8 +214,7 @@ class Functions(RouteFunctions):
             in_thread = registration.mode in ("thread", "thread_generator")
             warm_up = WarmUp(name, function, registration.hints, batch, in_thread)
         held = frozenset(required)
-        takes_items = batch is not None and not batch.rows
-        takes_batches = takes_items and registration.described is None
+        takes_batches = batch is not None and not batch.rows and registration.described is None
         shown = registration.described or function
         runs = described_run(registration.mode, processes, batch)
         has_auth = None if auth is None else own_auth is not None
@@ -235,7 +234,9 @@ class Functions(RouteFunctions):
             "auth": own_auth,
             "scopes": required,
         }
-        encode = self._encoder_of(registration, takes_items)
+        encode = results.encoder_of(
+            self.methods.types.encode, function, registration.hints, takes_batches=takes_batches
+        )
         added = _Added(registration, self._checked_hooks(middleware), has_spans, encode, options)
         complete = self._complete(name, added, self._hooks)
         self.methods.served = {**self.methods.served, name: served}
@@ -324,14 +325,6 @@ class Functions(RouteFunctions):
             hooks=registration.hooks,
             **added.options,
         )
-
-    def _encoder_of(self, registration: Registration, is_batch: bool) -> Callable[[Any], object]:
-        """What encodes the results of a function. One that returns arrays may return a scalar."""
-        from ucall._functions.batches import is_array
-
-        encode = self.methods.types.encode
-        returns_array = not is_batch and is_array(registration.hints.get("return"))
-        return _core.ArrayResults(encode) if returns_array else encode
 
     def add_store(self, name: str, path: str | os.PathLike[str] | Store) -> Store:
         """Registers the procedures of a store: see `ucall.Server.store`."""

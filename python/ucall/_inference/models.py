@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ucall import _core
+from ucall._functions.results import annotation_of
 from ucall._inference.tensors import NotATensor, input_of, outputs_of
-from ucall.schema.description import describe_by_name, is_passed_by_name, result_annotation
+from ucall.schema.description import describe_by_name, is_passed_by_name
 from ucall.schema.types import Schema, Schemas
 from ucall.types.aliases import resolve_alias
 
@@ -140,7 +141,7 @@ class Models:
 def _tuple_schema(served: Served, schemas: Schemas) -> Schema | None:
     """The schema of a tuple that a function returns, with the dtypes of arrays in it; ``None`` for
     any other result."""
-    annotation = resolve_alias(result_annotation(served))
+    annotation = resolve_alias(annotation_of(served.function, served.hints))
     items = typing.get_args(annotation)
     is_tuple = typing.get_origin(annotation) is tuple and Ellipsis not in items
     if not is_tuple or served.takes_batches:

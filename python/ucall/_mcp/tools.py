@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ucall import mcp
 from ucall._core import Context, set_tools
+from ucall._functions.results import annotation_of
 from ucall._functions.tool_rules import ToolRules, check_header
 from ucall._mcp.registry import Registry
 from ucall.errors import RPCError
-from ucall.schema.description import describe_by_name, is_passed_by_name, result_annotation
+from ucall.schema.description import describe_by_name, is_passed_by_name
 from ucall.schema.dialects import LOCAL, PREFIX, reached, rewritten, with_new_references
 from ucall.schema.types import Schemas
 
@@ -232,7 +233,7 @@ class _Describer:
     def _result(self) -> tuple[str, Schema | None, Schema | None]:
         """The form of the result, and if it has structured content, the schemas of that and of the
         result itself."""
-        annotation = result_annotation(self._served)
+        annotation = annotation_of(self._served.function, self._served.hints)
         if mcp.ToolResult in (annotation, *typing.get_args(annotation)):
             return "result", None, None
         schema = self._local(self._method.result)

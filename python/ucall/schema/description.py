@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import base64
-import collections.abc
 import functools
 import inspect
 import json
 import re
-import sys
-import types
 import typing
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ucall._core import Context
-from ucall._functions import signatures
+from ucall._functions import results, signatures
 from ucall.errors import RPCError
 from ucall.schema.docstrings import Docs, read_docs
 from ucall.schema.openrpc import Description, Error, Method, Parameter, Passing
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from ucall._functions.methods import Methods, NativeMethod, Served
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["describe_by_name", "describe_functions", "is_passed_by_name", "result_annotation"]
+__all__ = ["describe_by_name", "describe_functions", "is_passed_by_name"]
 
 _ERROR_CODE = re.compile(r"(-?\d+)[\s,:.]*(.*)", re.DOTALL)
 
@@ -183,66 +180,22 @@ def _passing(params: list[inspect.Parameter] | None) -> Passing:
     return "by-position" if kinds & by_position and not kinds & by_name else "either"
 
 
-_ITERATORS = (
-    collections.abc.Generator,
-    collections.abc.AsyncGenerator,
-    collections.abc.Iterator,
-    collections.abc.AsyncIterator,
-    collections.abc.Iterable,
-    collections.abc.AsyncIterable,
-)
-
-
 def _result(served: Served, schemas: Schemas) -> tuple[Schema, Schema | None, Schema | None]:
     """The schemas of the result and, for a stream, of an item and of what it returns."""
-    annotation = result_annotation(served)
+    annotation = results.annotation_of(served.function, served.hints)
     is_stream = signatures.yields(served.function)
     returned = None
     if is_stream:
         arguments = typing.get_args(annotation)
-        is_known = typing.get_origin(annotation) in _ITERATORS and arguments
-        annotation = _item_of_pairs(arguments[0]) if is_known else Any
+        annotation = results.yielded(annotation)
         if len(arguments) == 3 and arguments[2] is not type(None):
             returned = schemas.of(arguments[2], "result")
     if served.takes_batches:
-        annotation = _item_of_results(annotation)
+        annotation = results.of_call(annotation)
     schema = schemas.of(annotation, "result")
     if not is_stream:
         return schema, None, None
     return {"type": "array", "items": schema}, schema, returned
-
-
-def result_annotation(served: Served) -> Any:
-    """The annotation of what a function returns, evaluated if that is possible by now."""
-    annotation = served.hints.get("return", Any)
-    if not isinstance(annotation, str):
-        return annotation
-    function = signatures.underlying_function(served.function)
-    holder = types.SimpleNamespace(__annotations__={"return": annotation})
-    known = getattr(function, "__globals__", {})
-    try:
-        return typing.get_type_hints(holder, known, include_extras=True)["return"]
-    except Exception:  # It may refer to names that only type checkers import.
-        return Any
-
-
-def _item_of_pairs(annotation: Any) -> Any:
-    """The annotation of an item of what a generator yields, which may be for several calls."""
-    if "ucall._functions.slots" not in sys.modules:
-        return annotation
-    from ucall._functions.slots import item_of
-
-    return item_of(annotation)
-
-
-def _item_of_results(annotation: Any) -> Any:
-    """The annotation of one result of a batch; of an array, as its first axis is the batch's."""
-    annotation = resolve_alias(annotation)
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and origin is numpy.ndarray and len(arguments) == 2:
-        return numpy.ndarray[Any, arguments[1]]
-    return arguments[0] if origin is list and arguments else Any
 
 
 def _errors(function: Callable[..., object], docs: Docs) -> list[Error]:
