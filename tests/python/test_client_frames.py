@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ import ucall
 from harness import HOST
 from ucall import _core
 from ucall._client.address import Address, Addresses
+from ucall._client.encode import default
 from ucall.client import Client
 
 SCHEMES = ["http", "tcp", "ws"]
@@ -371,6 +374,39 @@ def test_memory_of_the_program_is_sent_without_a_copy() -> None:
     del request, pieces
     large.append(1)
     small.append(1)
+
+
+class Tensor:
+    """A tensor of another library."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def __dlpack__(self) -> Any:
+        return self.values.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def test_tensors_and_buffers_of_numbers_are_sent_without_a_copy() -> None:
+    support = _core.FrameSupport()
+    assert support.ask()
+    support.settle(True)
+    writer = _core.RequestWriter(None, default, None, support)
+    values, numbers = numpy.arange(200_000, dtype="f4"), (ctypes.c_double * 20_000)(1.5)
+    strided, alive = Tensor(values[::2]), weakref.ref(values)
+    request = writer.call("f", (Tensor(values), numbers, strided), {}, 1)
+    pieces = [numpy.frombuffer(piece, "u1") for piece in request.pieces[1::2]]
+    places = [piece.ctypes.data for piece in pieces[:2]]
+    assert places == [values.ctypes.data, ctypes.addressof(numbers)]
+    sent = b"".join(request.pieces)
+    for expected in (values, values[::2], numpy.array(numbers)):
+        assert expected.tobytes() in sent
+    del values, strided
+    assert alive() is not None, "the request keeps what it sends"
+    del request, pieces
+    assert alive() is None
 
 
 def test_an_array_may_change_once_a_transport_of_asyncio_has_it() -> None:

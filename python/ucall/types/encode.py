@@ -185,8 +185,18 @@ def _raw(value: Any) -> object:
 
 
 def _array_like(value: Any) -> object:
-    """Leaves tensors of other libraries and buffers to the core."""
-    return ArrayLike(value) if ArrayLike.accepts(value) else _reject(value)
+    """Leaves tensors of other libraries, buffers and what NumPy makes arrays of to the core."""
+    if ArrayLike.accepts(value):
+        return ArrayLike(value)
+    return ArrayLike(_as_array(value)) if hasattr(type(value), "__array__") else _reject(value)
+
+
+def _as_array(value: Any) -> object:
+    numpy = _require("numpy", value)
+    try:
+        return numpy.asarray(value)
+    except Exception as error:  # That of another library.
+        raise Unwritable(f"{_type_name(value)} cannot be written as an array: {error}") from error
 
 
 def _reject(value: Any) -> object:

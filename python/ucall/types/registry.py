@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ucall.types import scalars
 from ucall.types.encode import Encoder
-from ucall.types.messages import Explained, Takes, kind_of, type_name
+from ucall.types.messages import Explained, Takes, UnsupportedType, kind_of, type_name
 
 if TYPE_CHECKING:
     from ucall._core import ArrayType
@@ -126,6 +126,9 @@ class TypeRegistry:
         if _is_named(kind, "PIL.Image", "Image"):
             decode = functools.partial(_decode_image, self._max_image_pixels, self._pixel_budget())
             return Decoder("binary", decode, _IMAGE)
+        if isinstance(kind, type) and hasattr(kind, "__dlpack__"):
+            advice = "functions get NumPy's arrays: annotate it as numpy.ndarray"
+            raise UnsupportedType(type_name(annotation), f"{advice}, and make a tensor of that")
         scalar = scalars.decoder(annotation)
         return None if scalar is None else Decoder("value", *scalar)
 

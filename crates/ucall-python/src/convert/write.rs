@@ -259,14 +259,6 @@ impl<'py> Writer<'_, 'py> {
         })
     }
 
-    /// Writes bytes that may change once this call has returned.
-    fn copied_bytes(&mut self, bytes: &[u8]) -> Written {
-        match self.results.format {
-            ResultFormat::Parts => self.part(None, bytes.len(), || Bytes::copy_from_slice(bytes)),
-            ResultFormat::Json | ResultFormat::Lists => self.base64(bytes),
-        }
-    }
-
     fn base64(&mut self, bytes: &[u8]) -> Written {
         self.open_base64(bytes.len())?;
         base64::encode(self.out, bytes);
@@ -281,10 +273,14 @@ impl<'py> Writer<'_, 'py> {
             return self.array(array);
         }
         let written = match ffi::is_tensor(object)? {
-            true => ffi::with_dlpack(object, |tensor, items| self.tensor(tensor, items)),
+            true => ffi::with_dlpack(object, |tensor, items, owner| {
+                self.tensor(tensor, items, || owner.map(|owner| ffi::shared_bytes(owner, items)))
+            }),
             false => ffi::with_memory(object, |memory, items| match memory {
-                Memory::Array(tensor) => self.tensor(tensor, items),
-                Memory::Bytes => self.copied_bytes(items),
+                Memory::Array(tensor) => self.tensor(tensor, items, || {
+                    ffi::shared_buffer(object, SHARED_BYTES_MIN).ok().flatten()
+                }),
+                Memory::Bytes => self.buffer(object),
             }),
         };
         written.map_err(|error| match error.is_instance_of::<PyException>(py) {
@@ -293,12 +289,22 @@ impl<'py> Writer<'_, 'py> {
         })?
     }
 
-    /// Writes items that may change once this call has returned.
-    fn tensor(&mut self, tensor: Tensor, items: &[u8]) -> Written {
+    /// Writes items that may change once this call has returned. `shared` are the items where they
+    /// lie, if they lie one after another.
+    fn tensor(
+        &mut self,
+        tensor: Tensor,
+        items: &[u8],
+        shared: impl FnOnce() -> Option<Bytes>,
+    ) -> Written {
         match self.results.format {
             ResultFormat::Json => self.file(&tensor, items),
             ResultFormat::Parts => {
-                self.part(Some(tensor), items.len(), || Bytes::copy_from_slice(items))
+                let is_shared = self.results.borrows && items.len() >= SHARED_BYTES_MIN;
+                self.part(Some(tensor), items.len(), || match is_shared.then(shared).flatten() {
+                    Some(items) => items,
+                    None => Bytes::copy_from_slice(items),
+                })
             }
             ResultFormat::Lists if lists::can_write(tensor.dtype) => {
                 lists::write(self.out, self.len_max, &tensor, items)
