@@ -21,7 +21,8 @@ import numpy
 import pytest
 from both_clients import clients
 from certificates import Authority, Files, authority, files
-from hypothesis import assume, example, given, settings
+from generated_arrays import arrays, npy
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from part_frames import frame, parse
 from serving import NO_URING
@@ -30,11 +31,6 @@ import ucall
 from harness import HOST
 
 __all__ = ["authority", "files"]
-
-CODES = "?bhilqBHILQefdgFDG"
-#: Most arrays are small; of the long ones some are longer than what is sent with its head.
-SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
-LONG_SHAPES = st.sampled_from([(9001,), (3, 9001)])
 
 
 @dataclasses.dataclass
@@ -120,12 +116,6 @@ class Peers:
         return Reply(with_parts(document["result"], replied))
 
 
-def npy(array: numpy.ndarray) -> bytes:
-    file = io.BytesIO()
-    numpy.save(file, array, allow_pickle=False)
-    return file.getvalue()
-
-
 def with_parts(value: Any, parts: list[bytes]) -> Any:
     """A result with base64 in the place of its parts."""
     if isinstance(value, list):
@@ -192,51 +182,6 @@ def peers(
         server.stop()
 
 
-def filled(dtype: numpy.dtype, shape: tuple[int, ...], seed: int) -> numpy.ndarray:
-    """Any items of a dtype: any bytes, also those of NaN, unless some mean nothing."""
-    random = numpy.random.default_rng(seed)
-    count = int(numpy.prod(shape))
-    if dtype.kind == "b" or dtype.char in "gG":
-        return random.integers(0, 2, count).astype(dtype).reshape(shape)
-    return numpy.frombuffer(random.bytes(count * dtype.itemsize), dtype).reshape(shape)
-
-
-def strided(array: numpy.ndarray) -> numpy.ndarray:
-    """The same items, every second of the last side of a longer array, from its end."""
-    if not array.ndim:
-        return array
-    longer = numpy.repeat(array, 2, axis=-1)
-    return longer[..., ::-2][..., ::-1] if array.ndim == 1 else longer[..., ::2]
-
-
-def read_only(array: numpy.ndarray) -> numpy.ndarray:
-    array = array.copy()
-    array.flags.writeable = False
-    return array
-
-
-LAYOUTS: dict[str, Callable[[numpy.ndarray], numpy.ndarray]] = {
-    "C": numpy.ascontiguousarray,
-    "Fortran": numpy.asfortranarray,
-    "transposed": lambda array: array.T,
-    "strided": strided,
-    "reversed": lambda array: array[::-1] if array.ndim else array,
-    "broadcast": lambda array: numpy.broadcast_to(array, (2, *array.shape)),
-    "read-only": read_only,
-    "unaligned": lambda array: numpy.frombuffer(
-        b"\0" + array.tobytes(), array.dtype, offset=1
-    ).reshape(array.shape),
-}
-
-
-@st.composite
-def arrays(draw: st.DrawFn) -> numpy.ndarray:
-    dtype = numpy.dtype(draw(st.sampled_from(CODES))).newbyteorder(draw(st.sampled_from("<>")))
-    shape = draw(LONG_SHAPES if draw(st.integers(0, 9)) == 0 else SHAPES)
-    layout = LAYOUTS[draw(st.sampled_from(list(LAYOUTS)))]
-    return layout(filled(dtype, shape, draw(st.integers(0, 99))))
-
-
 CALLERS = st.sampled_from([*((kind, way) for kind in KINDS for way in WAYS), BASE64, FRAMED])
 
 
@@ -248,8 +193,6 @@ CALLERS = st.sampled_from([*((kind, way) for kind in KINDS for way in WAYS), BAS
 def test_every_array_comes_back(
     peers: Peers, array: numpy.ndarray, caller: tuple[str, str] | str, function: str
 ) -> None:
-    # A batch of numbers has one of NumPy's scalars as each result.
-    assume(function != "batch" or array.ndim)
     sent: Any = {
         "inside": {"key": [array, array[..., :1] if array.ndim else array]},
         "labelled": Labelled("é", array),
