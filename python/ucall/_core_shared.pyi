@@ -21,7 +21,9 @@ __all__ = [
 ]
 
 #: A function as its process describes it: its name, itself, its signature and its encoder.
-ProcessDescription = tuple[str, Callable[..., Any], Sequence[object], Callable[[Any], object]]
+ProcessDescription = tuple[
+    str, Callable[..., Any], Sequence[object], Callable[[Any], object], Sequence[tuple[int, float]]
+]
 
 @final
 class BatchProcesses:
@@ -33,7 +35,7 @@ class BatchProcesses:
     def serve(
         self,
         process: int,
-        is_host: bool,
+        semaphore: tuple[int, int] | None,
         socket: int,
         exit: int,
         on_ready: Callable[[], object],
@@ -49,7 +51,7 @@ class ProcessFunction:
 
 def refuse_worker(socket: int, reason: str) -> None: ...
 def run_batches(
-    socket: int,
+    sockets: tuple[int, int],
     functions: Sequence[ProcessDescription],
     failure: str | None,
     *,

@@ -190,6 +190,24 @@ def test_a_worker_that_dies_ends_no_process(tmp_path: Path, engine: str) -> None
         it.stop()
 
 
+def test_a_call_that_waits_in_the_host_leaves_with_its_caller(tmp_path: Path, engine: str) -> None:
+    path, gone, last = (tmp_path / name for name in ("there", "gone", "last"))
+    with serving(tmp_path, engine) as (it, [one, two]):
+        for number, wire in enumerate((one, two), 1):
+            wire.send(request("block", [str(path)]))
+            began(path, number)
+        for caller, of_caller in ((one, gone), (two, last)):
+            caller.send(request("block", [str(of_caller)], id=7))
+            assert caller.result("sum", [1, 2]) == 3, "it was sent to the host"
+        one.send(b'{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":7}}\n')
+        assert json.loads(one.line())["error"]["code"] == -32800
+        path.touch()
+        began(last)
+        last.touch()
+        assert not Path(str(gone) + ".began").exists()
+        it.stop()
+
+
 def test_workers_outlast_the_host_of_their_processes(tmp_path: Path, engine: str) -> None:
     path = tmp_path / "there"
     with serving(tmp_path, engine) as (it, [one, two]):
@@ -328,6 +346,35 @@ def test_a_worker_with_other_functions_says_so(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(OTHERS)
     with supervising(tmp_path, "script.py") as it:
         assert eventually(lambda: "has other functions" in it.text()), it.text()
+
+
+LATE = SCRIPT.replace(
+    "@server\ndef pid",
+    """
+@server(threads=True)
+def extend() -> str:
+    try:
+        server.batch(processes=3)(later)
+    except RuntimeError as failure:
+        return str(failure)
+    return "added"
+
+def later(texts: list[str]) -> list:
+    return texts
+
+@server
+def pid""",
+)
+
+
+def test_functions_of_shared_processes_are_registered_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(LATE)
+    with supervising(tmp_path, "script.py") as it, it.wires(2) as wires:
+        for wire in wires.values():
+            assert "registers before run()" in wire.result("extend", [])
+            assert wire.error("later", ["x"])["code"] == -32601
+            assert wire.result("where", ["x"])[2] == "x"
+        it.stop()
 
 
 def counted(wire: Wire, name: str) -> Any:

@@ -3,7 +3,7 @@
 //! A [`Batcher`] for each function decides when a batch starts and which calls it has. Calls that
 //! arrive while batches run wait, so a slower function gets larger batches. A call that ends before
 //! (by its deadline, or because its client left) is removed. `batch_inputs.rs` runs the calls of a
-//! batch.
+//! batch. One for another process may be formed before it begins, and taken back until then.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,6 +52,9 @@ pub(crate) struct Batch {
 /// taken out.
 pub(crate) struct BatchCalls(Vec<(Token, Arc<JobInput>)>);
 
+/// The calls of a batch, each with its input and what that had.
+pub(crate) type LentCalls = Vec<(Token, Arc<JobInput>, Contents)>;
+
 /// The calls whose deadline the next batch cannot meet, with their errors.
 pub(crate) type Unmeetable = Vec<(Token, RpcError)>;
 
@@ -73,6 +76,15 @@ impl BatchCalls {
     pub(crate) fn take(self) -> Vec<(Token, Contents)> {
         let taken = |(token, input): (Token, Arc<JobInput>)| Some((token, input.take()?));
         self.0.into_iter().filter_map(taken).collect()
+    }
+
+    /// The same, for a batch that may be [put back](BatchQueue::put_back).
+    pub(crate) fn lend(self) -> LentCalls {
+        let lent = |(token, input): (Token, Arc<JobInput>)| {
+            let contents = input.take()?;
+            Some((token, input, contents))
+        };
+        self.0.into_iter().filter_map(lent).collect()
     }
 }
 
@@ -174,7 +186,10 @@ impl Batches {
 impl BatchQueue {
     fn new(procedure: SharedProcedure, rules: BatchRules, counts: Arc<BatchCounts>) -> Self {
         let mut batcher = Batcher::new(rules.limits);
-        batcher.seed(procedure.batch_times.get().map(Vec::as_slice).unwrap_or_default());
+        match (&procedure.in_processes, procedure.batch_times.get()) {
+            (Some(function), _) => batcher.seed(&function.times()),
+            (None, measured) => batcher.seed(measured.map(Vec::as_slice).unwrap_or_default()),
+        }
         let state = QueueState {
             batcher,
             inputs: HashMap::new(),
@@ -188,6 +203,9 @@ impl BatchQueue {
         let (mut state, call) = (self.state(), waiting.call);
         state.batcher.push(waiting)?;
         state.inputs.insert(call, input);
+        let is_recalled = state.batcher.take_recall();
+        drop(state);
+        self.recall_if(is_recalled);
         Ok(())
     }
 
@@ -196,17 +214,71 @@ impl BatchQueue {
         let mut state = self.state();
         let input = state.inputs.remove(&token);
         let has_waited = state.batcher.remove(token);
+        let is_recalled = state.batcher.take_recall();
         // It may have objects, which are dropped with the interpreter's lock.
         drop(state);
         drop(input);
+        self.recall_if(is_recalled);
         has_waited
     }
 
     fn next(&self, now: Instant) -> Option<BatchCalls> {
         let calls = self.state().next(now)?;
-        self.counts.record(&self.procedure, calls.len());
-        self.counts.began(&self.procedure, now);
+        if self.procedure.in_processes.is_none() {
+            self.count(calls.len(), now);
+        }
         Some(calls)
+    }
+
+    /// Counts a batch that begins.
+    fn count(&self, size: usize, now: Instant) {
+        self.counts.record(&self.procedure, size);
+        self.counts.began(&self.procedure, now);
+    }
+
+    /// Has processes take back the batches that are outdated.
+    fn recall_if(&self, is_recalled: bool) {
+        if is_recalled && let Some(function) = &self.procedure.in_processes {
+            function.recall();
+        }
+    }
+
+    /// A process begins the batch whose first call this is, of so many.
+    pub(crate) fn began(&self, first: Token, size: usize) {
+        let now = Instant::now();
+        self.count(size, now);
+        self.state().batcher.began(first, now);
+    }
+
+    /// Whether the batch whose first call this is should not begin as it is.
+    pub(crate) fn is_outdated(&self, first: Token) -> bool {
+        self.state().batcher.is_outdated(first)
+    }
+
+    /// Has the calls of a batch wait again, whose first call was `first`. Takes the next batch, if
+    /// one is due.
+    pub(crate) fn put_back(&self, first: Token, calls: LentCalls) -> Option<BatchCalls> {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.running.retain(|running| *running != first);
+        let waiting = state.batcher.put_back(first, now);
+        let (waiting, ended): (LentCalls, LentCalls) =
+            calls.into_iter().partition(|(token, ..)| waiting.contains(token));
+        for (token, input, contents) in waiting {
+            input.put_back(contents);
+            state.inputs.insert(token, input);
+        }
+        drop(state);
+        drop(ended);
+        self.next(now)
+    }
+
+    /// The batch whose first call this is has failed. If it `has_begun`, it was counted.
+    pub(crate) fn failed(&self, first: Token, has_begun: bool) {
+        if has_begun {
+            self.counts.ended(&self.procedure);
+        }
+        self.state().finished(first, Instant::now());
     }
 
     /// A batch has ended, or one group of several.

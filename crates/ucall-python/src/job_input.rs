@@ -76,6 +76,11 @@ impl JobInput {
         self.contents().take()
     }
 
+    /// Puts back what was taken for a batch that has not begun.
+    pub(crate) fn put_back(&self, contents: Contents) {
+        *self.contents() = Some(contents);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.contents().is_none()
     }

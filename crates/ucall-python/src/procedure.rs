@@ -200,7 +200,10 @@ impl BatchRules {
         let parallel = if is_in_turn { 1 } else { parallel };
         let running_max = parallel.saturating_mul(process_count.max(1));
         let weight_max = options.max_weight;
-        let limits = BatchLimits { size_max, wait_max, running_max, waiting_max, weight_max };
+        // One more for each process, which begins it by itself.
+        let ahead_max = process_count;
+        let limits =
+            BatchLimits { size_max, wait_max, running_max, ahead_max, waiting_max, weight_max };
         Ok(Self { limits, executor, yields, splits_calls: options.rows })
     }
 }

@@ -63,6 +63,8 @@ class _Function:
     name: str
     rules: BatchRules
     types: TypeRegistry
+    #: Whether the size of a batch says what it weighs.
+    has_sizes: bool
 
     def describe(self) -> _core.ProcessDescription:
         from ucall._functions import batches, results, signatures
@@ -74,14 +76,17 @@ class _Function:
             from ucall._functions import rows
 
             function = rows.wrap(function, self.name, hints, rules)
+        times: list[tuple[int, float]] = []
         if self.rules.warm_up is not None:
             from ucall._functions.warm_up import WarmUp
 
-            WarmUp(self.name, self.function, hints, self.rules, in_thread=False).run()
+            warm_up = WarmUp(self.name, self.function, hints, self.rules, in_thread=False)
+            warm_up.run()
+            times = sorted(warm_up.times.items()) if self.has_sizes else []
         encode = results.encoder_of(
             self.types.encode, self.function, hints, takes_batches=not rules.rows
         )
-        return self.name, function, signature, encode
+        return self.name, function, signature, encode, times
 
 
 class BatchPool:
@@ -113,6 +118,8 @@ class BatchPool:
         #: Set before the processes start.
         self.exceptions: ExceptionHandlers | None = None
         self.functions: list[_Function] = []
+        #: Added, and not kept yet.
+        self._added: _Function | None = None
         self.core = _core.BatchProcesses(len(devices), parallel)
         self.closed = threading.Event()
         self.closed.set()
@@ -138,12 +145,19 @@ class BatchPool:
     def add(
         self, function: Function, name: str, rules: BatchRules, types: TypeRegistry
     ) -> _core.ProcessFunction:
-        """Adds a function; returns what the core gets in its place."""
+        """Adds a function, once `keep` is called; returns what the core gets in its place."""
+        has_sizes = rules.rows or rules.weight is None
         if not rules.rows:
             # The server weighs the calls: by a function that a process may not find.
             rules = replace(rules, weight=None, max_weight=None)
-        self.functions.append(_Function(function, name, rules, types))
-        return self.core.function(len(self.functions) - 1)
+        self._added = _Function(function, name, rules, types, has_sizes)
+        return self.core.function(len(self.functions))
+
+    def keep(self) -> None:
+        """Serves the function that was added last."""
+        if self._added is not None:
+            self.functions.append(self._added)
+            self._added = None
 
     def start(self, connect: Connect | None = None) -> None:
         """Starts all processes, or connects with those of the host; returns when all are ready.
@@ -252,7 +266,7 @@ class _Process(_Served):
     def _serve_one(self) -> None:
         who, self._is_late = f"process {self._number}", False
         try:
-            ours = self._start()
+            ours, semaphore = self._start()
         except Exception as failure:
             return self._fail_start(who, f"could not start: {failure}", failure)
         process = self._process
@@ -263,7 +277,7 @@ class _Process(_Served):
         timer.start()
         with _exit_descriptor(process) as exit_fd:
             end, reason, was_ready = core.serve(
-                number, False, ours.detach(), exit_fd, self._set_ready
+                number, semaphore, ours.detach(), exit_fd, self._set_ready
             )
             timer.cancel()
             if end == "died":
@@ -293,10 +307,12 @@ class _Process(_Served):
                 self._is_late = True
                 self._process.kill()
 
-    def _start(self) -> socket.socket:
+    def _start(self) -> tuple[socket.socket, tuple[int, int]]:
+        """Starts the process. Returns the socket of its link, and those that count its batches."""
         pool, (ours, theirs) = self._pool, socket.socketpair()
+        poster, acquirer = socket.socketpair()
         with theirs:
-            own = theirs, self._number, list(pool.hooks)
+            own = theirs, acquirer, self._number, list(pool.hooks)
             arguments = *own, pool.functions, pool.options, pool.exceptions
             # A daemon: it is killed with the program, even if the server did not stop.
             process = PoolContext().Process(target=_run_batches, args=arguments, daemon=True)
@@ -307,7 +323,7 @@ class _Process(_Served):
                 self._process = process
         if pool.closed.is_set():
             process.kill()
-        return ours
+        return ours, (poster.detach(), acquirer.detach())
 
     def _set_ready(self) -> None:
         super()._set_ready()
@@ -354,7 +370,7 @@ class _Host(_Served):
             if self._pool.closed.is_set():
                 ours.shutdown(socket.SHUT_RDWR)
             descriptor = os.dup(ours.fileno())
-            _, reason, was_ready = core.serve(0, True, descriptor, -1, self._set_ready)
+            _, reason, was_ready = core.serve(0, None, descriptor, -1, self._set_ready)
             with self._lock:
                 self._socket = None
         if was_ready:
@@ -412,6 +428,7 @@ def _how_ended(end: str, status: int | None) -> str:
 
 def _run_batches(
     connection: socket.socket,
+    semaphore: socket.socket,
     number: int,
     hooks: list[ProcessHook],
     functions: list[_Function],
@@ -430,7 +447,7 @@ def _run_batches(
     notes = getattr(failure, "__notes__", [])
     reason = None if failure is None else "\n".join([str(failure), *notes])
     _core.run_batches(
-        connection.detach(),
+        (connection.detach(), semaphore.detach()),
         described,
         reason,
         debug=options.debug,

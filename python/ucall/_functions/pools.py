@@ -51,10 +51,16 @@ class Pools:
             processes, Pool(processes, self._process_hooks, self._count_processes, timeout_s)
         )
 
-    def of_batches(self, rules: BatchRules) -> BatchPool | None:
-        """The processes with these devices, which all functions share that have the same."""
+    def of_batches(self, name: str, rules: BatchRules) -> BatchPool | None:
+        """The processes with these devices, which all functions share that have the same, or new
+        ones, for `keep`."""
         if not (devices := rules.process_devices):
             return None
+        if self.is_serving and self.connect is not None:
+            raise RuntimeError(
+                f"{name}: the workers share the processes of batches, whose functions the program "
+                "registers before run(): register it there, and send SIGHUP to the supervisor"
+            )
         from ucall._functions.batch_processes import BatchPool
 
         for pool in self._of_batches:
@@ -62,9 +68,23 @@ class Pools:
                 return pool
         hooks, report = self._process_hooks, self._count_processes
         timeout_s = self._process_start_timeout_s
-        pool = BatchPool(devices, rules.parallel, hooks, self._replies, report, timeout_s)
-        self._of_batches.append(pool)
-        return pool
+        return BatchPool(devices, rules.parallel, hooks, self._replies, report, timeout_s)
+
+    def keep(self, pool: BatchPool) -> None:
+        """Has a pool serve the function that was added to it last; starts it if the server runs.
+
+        Raises:
+            RuntimeError: A process could not start. Nothing is kept.
+        """
+        pool.keep()
+        if self.is_serving:
+            try:
+                self.start_batches(pool)
+            except BaseException:
+                pool.close()
+                raise
+        if pool not in self._of_batches:
+            self._of_batches.append(pool)
 
     def add_process_hook(self, hook: Callable[..., object]) -> None:
         """Registers a hook of the pools' processes: see `ucall.Server.on_process_start`."""

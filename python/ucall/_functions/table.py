@@ -188,7 +188,7 @@ class Functions(RouteFunctions):
             raise ValueError(
                 f"{name}: scopes: expected a server with auth, or auth=…, whose users have scopes"
             )
-        batch_pool = None if batch is None else self.pools.of_batches(batch)
+        batch_pool = None if batch is None else self.pools.of_batches(name, batch)
         registration = register(
             function,
             name,
@@ -239,14 +239,14 @@ class Functions(RouteFunctions):
         )
         added = _Added(registration, self._checked_hooks(middleware), has_spans, encode, options)
         complete = self._complete(name, added, self._hooks)
+        if batch_pool is not None:
+            self.pools.keep(batch_pool)
         self.methods.served = {**self.methods.served, name: served}
         self._warm_ups.pop(name, None)
         if warm_up is not None:
             self._warm_ups[name] = warm_up
         self._added[name] = added
         self._insert(name, added, complete)
-        if batch_pool is not None and self.pools.is_serving:
-            self.pools.start_batches(batch_pool)
         if self._tools is not None:
             self._tools.change()
         if self._models is not None:

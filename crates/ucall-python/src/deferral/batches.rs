@@ -25,11 +25,9 @@ impl Deferral {
     pub(super) fn run_batch(&mut self, functions: &mut Functions, batch: Batch) {
         let Batch { queue, calls } = batch;
         let (procedure, rules) = (queue.procedure.clone(), queue.rules);
-        if let Some(function) = &procedure.in_processes {
+        if procedure.in_processes.is_some() {
             let token = self.insert_entry(&functions.timing, &procedure, EntryKind::Batch);
-            let outcomes = self.outcomes.clone();
-            let batch = SentBatch::new(token, calls, &procedure, function, outcomes);
-            return function.submit(batch);
+            return SentBatch::submit(token, queue, calls, self.outcomes.clone());
         }
         if rules.executor == Executor::Thread && !rules.yields {
             let tokens = calls.tokens();

@@ -94,10 +94,7 @@ impl Deferral {
                     replied
                 }
                 EntryKind::Batch => {
-                    // A thread has recorded the ends of its batches.
-                    if procedure.in_processes.is_some() {
-                        self.batches.finished(&procedure);
-                    }
+                    // Who has run its batches has recorded their ends.
                     drop(procedure);
                     self.batches.forget_unused();
                     self.begin_batches(functions, now);

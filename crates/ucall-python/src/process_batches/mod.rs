@@ -14,11 +14,12 @@ use std::mem;
 use std::os::fd::{BorrowedFd, FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use ucall_server::process_batches::{
-    self, Peer, ProcessEnd, ProcessQueue, QueuedBatch, serve_process,
+    self, BatchSemaphore, FunctionTimes, Peer, ProcessEnd, ProcessQueue, QueuedBatch, serve_process,
 };
 
 use crate::errors;
@@ -41,6 +42,16 @@ struct State {
     queue: Arc<Queue>,
     /// The batches that each process may have begun when it ended.
     begun: Vec<Vec<QueuedBatch>>,
+    /// What the process that was ready first has measured.
+    times: FunctionTimes,
+}
+
+impl State {
+    fn keep_times(&mut self, times: FunctionTimes) {
+        if self.times.is_empty() {
+            self.times = times;
+        }
+    }
 }
 
 impl Processes {
@@ -62,11 +73,13 @@ pub(crate) struct BatchProcesses(Arc<Processes>);
 
 #[pymethods]
 impl BatchProcesses {
-    /// This many processes, each with at most `parallel` batches at once.
+    /// This many processes, each with at most `parallel` batches at once, and one ahead.
     #[new]
     fn new(count: usize, parallel: usize) -> Self {
+        let parallel = parallel.saturating_add(1);
         let queue = Arc::new(ProcessQueue::new(count, parallel));
-        let state = Mutex::new(State { queue, begun: (0..count).map(|_| Vec::new()).collect() });
+        let begun = (0..count).map(|_| Vec::new()).collect();
+        let state = Mutex::new(State { queue, begun, times: FunctionTimes::new() });
         Self(Arc::new(Processes { state, count, parallel }))
     }
 
@@ -90,30 +103,39 @@ impl BatchProcesses {
     }
 
     /// Serves a process, or the host, over a socket, which it closes, until that has ended or is to
-    /// be killed. `exit` can be read when it has ended; -1 if there is no such descriptor.
-    /// `on_ready` is called when it takes batches.
+    /// be killed. `semaphore` is the pair of sockets of a process by which its batches are counted,
+    /// which are closed likewise; `None` for the host. `exit` can be read when it has ended; -1 if
+    /// there is no such descriptor. `on_ready` is called when it takes batches.
     ///
     /// Returns how it has ended, and whether it was ready.
     fn serve(
         &self,
         py: Python<'_>,
         process: usize,
-        is_host: bool,
+        semaphore: Option<(RawFd, RawFd)>,
         socket: RawFd,
         exit: RawFd,
         on_ready: Py<PyAny>,
-    ) -> (&'static str, String, bool) {
-        // SAFETY: the caller gives the descriptor away.
-        let socket = unsafe { UnixStream::from_raw_fd(socket) };
+    ) -> PyResult<(&'static str, String, bool)> {
+        // SAFETY: the caller gives the descriptors away.
+        let owned = |descriptor| unsafe { UnixStream::from_raw_fd(descriptor) };
+        let (socket, semaphore) = (owned(socket), semaphore.map(|(a, b)| (owned(a), owned(b))));
         // SAFETY: the caller keeps this one open.
         let exit = (exit >= 0).then(|| unsafe { BorrowedFd::borrow_raw(exit) });
         let queue = self.0.queue();
-        let tell = || Python::attach(|py| drop(on_ready.call0(py)));
-        let peer = if is_host { Peer::Host } else { Peer::Process };
+        let tell = |times: FunctionTimes| {
+            self.0.state().keep_times(times);
+            Python::attach(|py| drop(on_ready.call0(py)));
+        };
+        let peer = match semaphore {
+            Some((poster, acquirer)) => Peer::Process(BatchSemaphore::new(poster, acquirer)?),
+            None => Peer::Host,
+        };
         let left = py.detach(|| serve_process(&queue, process, peer, socket, exit, tell));
         if let Some(begun) = self.0.state().begun.get_mut(process) {
             *begun = left.begun;
         }
+        fail_all(left.unbegun, STOPS);
         let (end, reason) = match left.end {
             ProcessEnd::Closed => ("closed", String::new()),
             ProcessEnd::Died => ("died", String::new()),
@@ -121,7 +143,7 @@ impl BatchProcesses {
             ProcessEnd::Invalid => ("invalid", String::new()),
             ProcessEnd::Failed(reason) => ("failed", reason),
         };
-        (end, reason, left.was_ready)
+        Ok((end, reason, left.was_ready))
     }
 
     /// Passes on the batches of a worker, over a socket, which it closes, until the worker closes
@@ -130,7 +152,8 @@ impl BatchProcesses {
         // SAFETY: the caller gives the descriptor away.
         let socket = unsafe { UnixStream::from_raw_fd(socket) };
         let (queue, closed) = (self.0.queue(), errors::aborted(STOPS));
-        let served = py.detach(|| process_batches::serve_worker(&queue, socket, &closed));
+        let times = process_batches::encode_times(&self.0.state().times);
+        let served = py.detach(|| process_batches::serve_worker(&queue, socket, &times, &closed));
         served.map_err(|error| PyOSError::new_err(error.to_string()))
     }
 
@@ -143,26 +166,29 @@ impl BatchProcesses {
             .into_iter()
             .map(|mut batch| (may_repeat && batch.take_repetition(), batch))
             .partition(|(is_repeated, _)| *is_repeated);
-        if !repeated.is_empty() {
-            state.queue.set_lost(process, repeated.into_iter().map(|(_, batch)| batch).collect());
-        }
+        let repeated = repeated.into_iter().map(|(_, batch)| batch).collect();
+        let unserved = state.queue.set_lost(process, repeated);
         drop(state);
-        let error = errors::aborted(why);
-        failed.into_iter().map(|(_, batch)| process_batches::fail(batch, &error)).sum()
+        let failed = failed.into_iter().map(|(_, batch)| batch).collect();
+        fail_all(failed, why) + fail_all(unserved, STOPS)
     }
 
     /// Fails the batches that wait, if no process is ready. Returns how many calls fail.
     fn fail_unserved(&self) -> usize {
         let batches = self.0.queue().take_unserved().into_iter();
-        batches.map(|batch| process_batches::fail(batch, &errors::internal())).sum()
+        batches.map(|batch| batch.fail(&errors::internal())).sum()
     }
 
     /// Takes no batches from now on. Those that wait fail.
     fn close(&self) {
-        for batch in self.0.queue().close() {
-            process_batches::fail(batch, &errors::aborted(STOPS));
-        }
+        fail_all(self.0.queue().close(), STOPS);
     }
+}
+
+/// Ends batches. Returns how many calls fail.
+fn fail_all(batches: Vec<QueuedBatch>, why: &str) -> usize {
+    let error = errors::aborted(why);
+    batches.into_iter().map(|batch| batch.fail(&error)).sum()
 }
 
 /// Tells a worker, over a socket, which it closes, why it cannot have the processes of the host.
@@ -193,10 +219,20 @@ impl ProcessFunction {
         self.index
     }
 
+    /// The times of batches by their weights, as a process has measured them.
+    pub(crate) fn times(&self) -> Vec<(u64, Duration)> {
+        self.processes.state().times.get(self.index).cloned().unwrap_or_default()
+    }
+
     /// Has a process run a batch.
     pub(crate) fn submit(&self, batch: SentBatch) {
         if let Err(batch) = self.processes.queue().push(Box::new(batch)) {
-            process_batches::fail(batch, &errors::aborted(STOPS));
+            batch.fail(&errors::aborted(STOPS));
         }
+    }
+
+    /// Takes back the batches that should not begin as they are.
+    pub(crate) fn recall(&self) {
+        process_batches::recall(&self.processes.queue());
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pyo3::exceptions::PyOSError;
@@ -11,7 +12,8 @@ use pyo3::types::PyList;
 use ucall_proto::{Binary, ResultFormat, RpcError};
 use ucall_server::Reservation;
 use ucall_server::process_batches::{
-    CallResult, Encoded, MessageKind, ProcessLink, ReceivedCall, read_batch,
+    CallResult, Encoded, FunctionTimes, MessageKind, ProcessInbox, ReceivedCall, encode_times,
+    read_batch,
 };
 
 use crate::batch_inputs::{BatchWriter, Written, run_inputs};
@@ -22,16 +24,17 @@ use crate::job_input::Contents;
 use crate::procedure::{CallMode, Procedure, Signature};
 use crate::report::Report;
 
-/// A function as the process describes it: its name, itself, its signature and its encoder.
-type Description<'py> = (String, Py<PyAny>, Bound<'py, PyList>, Py<PyAny>);
+/// A function as the process describes it: its name, itself, its signature, its encoder, and the
+/// seconds of its batches by their weights.
+type Description<'py> = (String, Py<PyAny>, Bound<'py, PyList>, Py<PyAny>, Vec<(u64, f64)>);
 
-/// Runs the batches that the server sends over a socket, until that is closed. `failure` says why
-/// the process cannot run any; then it returns at once.
+/// Runs the batches that the server sends over the first socket and counts over the second, until
+/// it closes them. `failure` says why the process cannot run any; then it returns at once.
 #[pyfunction]
-#[pyo3(signature = (socket, functions, failure, *, debug, max_reply_bytes, find_error))]
+#[pyo3(signature = (sockets, functions, failure, *, debug, max_reply_bytes, find_error))]
 pub(crate) fn run_batches(
     py: Python<'_>,
-    socket: RawFd,
+    sockets: (RawFd, RawFd),
     functions: Vec<Description<'_>>,
     failure: Option<&str>,
     debug: bool,
@@ -39,9 +42,12 @@ pub(crate) fn run_batches(
     find_error: Option<Py<PyAny>>,
 ) -> PyResult<()> {
     register_process();
-    // SAFETY: the caller gives the descriptor away.
-    let socket = unsafe { UnixStream::from_raw_fd(socket) };
-    let procedure = |(name, function, signature, encode): Description<'_>| {
+    // SAFETY: the caller gives the descriptors away.
+    let owned = |descriptor| unsafe { UnixStream::from_raw_fd(descriptor) };
+    let (socket, semaphore) = (owned(sockets.0), owned(sockets.1));
+    let seconds = functions.iter().map(|(.., times)| times);
+    let times: FunctionTimes = seconds.map(|times| durations(times)).collect();
+    let procedure = |(name, function, signature, encode, _): Description<'_>| {
         let signature = Some(Signature::from_description(&signature)?);
         Ok(Procedure::new(name, function, signature, encode, CallMode::Thread))
     };
@@ -51,11 +57,19 @@ pub(crate) fn run_batches(
         reply_bytes_max: max_reply_bytes,
         scratch: Scratch::default(),
     };
-    match runner.serve(py, socket, failure) {
+    let inbox = py.detach(|| ProcessInbox::new(socket, semaphore));
+    match inbox.and_then(|inbox| runner.serve(py, inbox, &times, failure)) {
         Err(error) if is_end(error.kind()) => Ok(()),
         Err(error) => Err(PyOSError::new_err(error.to_string())),
         Ok(()) => Ok(()),
     }
+}
+
+fn durations(seconds: &[(u64, f64)]) -> Vec<(u64, Duration)> {
+    let time = |(weight, seconds): &(u64, f64)| {
+        Some((*weight, Duration::try_from_secs_f64(*seconds).ok()?))
+    };
+    seconds.iter().filter_map(time).collect()
 }
 
 /// Whether the server has ended, or has closed the socket.
@@ -74,20 +88,24 @@ impl Runner {
     fn serve(
         &mut self,
         py: Python<'_>,
-        socket: UnixStream,
+        mut inbox: ProcessInbox,
+        times: &[Vec<(u64, Duration)>],
         failure: Option<&str>,
     ) -> io::Result<()> {
-        let mut link = py.detach(|| ProcessLink::of_process(socket))?;
         if let Some(failure) = failure {
-            return link.send(MessageKind::Failed, 0, &Encoded::text(failure.as_bytes()));
+            return inbox.send(MessageKind::Failed, 0, &Encoded::text(failure.as_bytes()));
         }
-        link.send(MessageKind::Ready, 0, &Encoded::default())?;
+        inbox.send(MessageKind::Ready, 0, &Encoded::text(&encode_times(times)))?;
+        let mut next = py.detach(|| inbox.begin())?;
         loop {
-            let Some((_, number, message)) = py.detach(|| link.receive())? else { continue };
+            let (number, message) = next;
             let results = self.run(py, &message)?;
             // The last views of the memory of the inputs, unless the function has kept some.
             drop(message);
-            py.detach(|| link.send(MessageKind::Results, number, &Encoded::results(&results)))?;
+            next = py.detach(|| {
+                inbox.send(MessageKind::Results, number, &Encoded::results(&results))?;
+                inbox.begin()
+            })?;
         }
     }
 

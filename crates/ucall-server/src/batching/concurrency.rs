@@ -50,15 +50,16 @@ struct Level {
 }
 
 impl Concurrency {
-    /// Counts the time of the batches that have run until now.
+    /// Counts the time of the batches that have run until now, which are `count`.
     pub(super) fn count_time<'a>(
         &mut self,
         now: Instant,
-        running: impl ExactSizeIterator<Item = &'a mut Usage>,
+        count: usize,
+        running: impl Iterator<Item = &'a mut Usage>,
     ) {
         let since = self.counted_until.replace(now).unwrap_or(now);
         let seconds = now.saturating_duration_since(since).as_secs_f64();
-        let level = running.len().clamp(1, LEVELS_MAX) - 1;
+        let level = count.clamp(1, LEVELS_MAX) - 1;
         for usage in running {
             if let Some(counted) = usage.0.get_mut(level) {
                 *counted += seconds;

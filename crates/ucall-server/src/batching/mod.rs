@@ -16,8 +16,12 @@
 //! wait.
 //! Callers in a closed loop come back within a fraction of a millisecond, so all of them share a
 //! batch. Arrivals at random are never worth a wait, because `m` is then `rate * w`.
+//!
+//! Where batches begin later than they are formed, as in other processes, one more may be formed
+//! ahead once it is full, since no wait would add to it (`in_hand.rs`).
 
 mod concurrency;
+mod in_hand;
 mod patience;
 mod queue;
 mod rate;
@@ -28,6 +32,7 @@ use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use self::concurrency::Concurrency;
+use self::in_hand::InHand;
 use self::patience::Patience;
 use self::queue::Queue;
 use self::rate::Rate;
@@ -38,6 +43,8 @@ use self::service_times::ServiceTimes;
 const WAIT_GAIN_MIN: f64 = 1.25;
 /// A batch that runs this many times as long as expected no longer holds up others.
 const OVERDUE_FACTOR: u32 = 3;
+/// Batches are formed ahead this many times while one runs, since some are taken back.
+const AHEAD_TRIES: usize = 4;
 /// The expected time of a batch, while none has ended.
 const TIME_UNKNOWN: Duration = Duration::from_millis(100);
 
@@ -51,6 +58,9 @@ pub struct BatchLimits {
     pub wait_max: Duration,
     /// Batches that run at once.
     pub running_max: usize,
+    /// Full batches that are formed while so many run. Unless it is 0, each batch begins when
+    /// [`Batcher::began`] says so.
+    pub ahead_max: usize,
     /// Calls that wait.
     pub waiting_max: Option<usize>,
     /// The sum of the weights in one batch. A heavier call is a batch of its own.
@@ -92,9 +102,13 @@ pub struct Batcher<T> {
     patience: Patience,
     /// When to decide again.
     due: Option<Instant>,
+    /// Batches that may be formed ahead before one ends.
+    ahead_left: usize,
+    /// Whether a batch is to be taken back, since [`Batcher::take_recall`].
+    is_recalled: bool,
 }
 
-/// A batch that runs.
+/// A batch that runs, or is about to.
 #[derive(Debug)]
 struct Running<T> {
     /// Names the batch.
@@ -103,6 +117,8 @@ struct Running<T> {
     weight: u64,
     started: Instant,
     usage: concurrency::Usage,
+    /// What it has until it begins, if it may be taken back.
+    in_hand: Option<InHand<T>>,
 }
 
 enum Decision {
@@ -124,6 +140,8 @@ impl<T: Copy + Eq + Hash> Batcher<T> {
             concurrency: Concurrency::default(),
             patience: Patience::default(),
             due: None,
+            ahead_left: limits.ahead_max.saturating_mul(AHEAD_TRIES),
+            is_recalled: false,
         }
     }
 
@@ -151,7 +169,9 @@ impl<T: Copy + Eq + Hash> Batcher<T> {
     /// [`Full`] if as many wait as may.
     pub fn check_full(&self) -> Result<(), Full> {
         match self.limits.waiting_max {
-            Some(max) if self.queue.len() >= max => Err(Full { retry_after: self.next_time() }),
+            Some(max) if self.queue.len() + self.calls_ahead() >= max => {
+                Err(Full { retry_after: self.next_time() })
+            }
             _ => Ok(()),
         }
     }
@@ -166,13 +186,23 @@ impl<T: Copy + Eq + Hash> Batcher<T> {
             self.patience.call_arrived();
         }
         self.due = Some(self.due.map_or(waiting.since, |due| due.min(waiting.since)));
-        self.queue.push(waiting);
+        let rank = self.queue.push(waiting);
+        for in_hand in self.running.iter_mut().filter_map(|batch| batch.in_hand.as_mut()) {
+            self.is_recalled |= in_hand.call_arrived(rank);
+        }
         Ok(())
     }
 
-    /// Removes a call that waits. Returns whether it did.
+    /// Removes a call that waits, for a batch or for the beginning of its batch. Returns whether it
+    /// did.
     pub fn remove(&mut self, call: T) -> bool {
-        self.queue.remove(call).is_some()
+        if self.queue.remove(call).is_some() {
+            return true;
+        }
+        let mut in_hand = self.running.iter_mut().filter_map(|batch| batch.in_hand.as_mut());
+        let has_waited = in_hand.any(|in_hand| in_hand.remove(call));
+        self.is_recalled |= has_waited;
+        has_waited
     }
 
     /// When [`Batcher::next`] may have a batch, unless calls arrive or a batch ends before.
@@ -201,11 +231,12 @@ impl<T: Copy + Eq + Hash> Batcher<T> {
     /// Removes the calls whose deadline passes before a batch that starts now is likely to end.
     /// Returns them with the time of that batch.
     pub fn take_unmeetable(&mut self, now: Instant) -> Option<(Vec<T>, Duration)> {
-        if self.running.len() >= self.limits.running_max || !self.queue.has_deadlines() {
+        if !self.queue.has_deadlines() {
             return None;
         }
+        let begins = self.next_begins(now)?;
         let time = self.times.fastest(self.batch_weight(self.queue.len()))?;
-        let calls = self.queue.take_before(now + time);
+        let calls = self.queue.take_before(begins + time);
         if self.queue.is_empty() && !calls.is_empty() {
             // No batch runs that could correct the time.
             self.times.doubt();
@@ -218,20 +249,27 @@ impl<T: Copy + Eq + Hash> Batcher<T> {
         let Some(index) = self.running.iter().position(|batch| batch.first == first) else {
             return;
         };
-        self.concurrency.count_time(now, self.running.iter_mut().map(|batch| &mut batch.usage));
-        let batch = self.running.swap_remove(index);
+        self.count_time(now);
+        let batch = self.running.remove(index);
+        self.ahead_left = self.limits.ahead_max.saturating_mul(AHEAD_TRIES);
+        self.due = Some(now);
+        if batch.in_hand.is_some() {
+            return;
+        }
         let took = now.saturating_duration_since(batch.started);
         if self.concurrency.learn(&batch.usage, self.times.expected(batch.weight)) {
             self.times.learn(batch.weight, took);
         }
         self.rate.learn(batch.size, now, took);
         self.returns.batch_ended(batch.size, now, took);
-        self.due = Some(now);
     }
 
     fn decide(&mut self, now: Instant) -> Decision {
-        if self.queue.is_empty() || self.running.len() >= self.limits.running_max {
+        if self.queue.is_empty() {
             return Decision::Wait(None);
+        }
+        if self.running.len() >= self.limits.running_max {
+            return if self.starts_ahead() { Decision::Start } else { Decision::Wait(None) };
         }
         if !self.running.is_empty() && !self.may_run_beside() {
             let overdue = self.overdue_at();
@@ -248,17 +286,31 @@ impl<T: Copy + Eq + Hash> Batcher<T> {
 
     fn start(&mut self, now: Instant) -> Vec<T> {
         self.patience.batch_starts();
-        let (calls, weight) = self.queue.take(self.limits.size_max, self.limits.weight_max);
-        self.concurrency.count_time(now, self.running.iter_mut().map(|batch| &mut batch.usage));
-        self.concurrency.batch_starts();
+        let taken = self.queue.take(self.limits.size_max, self.limits.weight_max);
+        let calls: Vec<T> = taken.iter().map(|(_, waiting)| waiting.call).collect();
+        let weights = taken.iter().map(|(_, waiting)| waiting.weight);
+        let weight = weights.fold(0, u64::saturating_add);
+        if self.running.len() >= self.limits.running_max {
+            self.ahead_left = self.ahead_left.saturating_sub(1);
+        }
         if let Some(&first) = calls.first() {
             let (size, usage) = (calls.len(), concurrency::Usage::default());
-            self.running.push(Running { first, size, weight, started: now, usage });
+            let in_hand = Some(InHand::new(taken));
+            self.running.push(Running { first, size, weight, started: now, usage, in_hand });
+            if self.limits.ahead_max == 0 {
+                self.began(first, now);
+            }
         }
         if !self.queue.is_empty() {
             self.due = Some(now);
         }
         calls
+    }
+
+    fn count_time(&mut self, now: Instant) {
+        let count = self.running.iter().filter(|batch| batch.in_hand.is_none()).count();
+        let running = self.running.iter_mut().filter(|batch| batch.in_hand.is_none());
+        self.concurrency.count_time(now, count, running.map(|batch| &mut batch.usage));
     }
 
     fn is_full(&self) -> bool {

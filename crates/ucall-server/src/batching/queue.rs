@@ -14,7 +14,7 @@ const PRIORITY_STEP: Duration = Duration::from_secs(1);
 const COMPARED_BATCHES: usize = 4;
 
 /// The rank of a call: microseconds of arrival less its priority, then the order of arrival.
-type Rank = (i64, u64);
+pub(super) type Rank = (i64, u64);
 
 /// The calls that wait.
 #[derive(Debug)]
@@ -71,12 +71,19 @@ impl<T: Copy + Eq + Hash> Queue<T> {
         self.calls.values().map(|waiting| waiting.since).min()
     }
 
-    pub(super) fn push(&mut self, waiting: Waiting<T>) {
+    /// Enqueues a call. Returns its rank.
+    pub(super) fn push(&mut self, waiting: Waiting<T>) -> Rank {
         let began = *self.began.get_or_insert(waiting.since);
         let micros = waiting.since.saturating_duration_since(began).as_micros() as i64;
         let step = PRIORITY_STEP.as_micros() as i64;
         let rank = (micros - i64::from(waiting.priority) * step, self.pushed);
         self.pushed += 1;
+        self.insert(rank, waiting);
+        rank
+    }
+
+    /// Enqueues a call in its old place.
+    pub(super) fn insert(&mut self, rank: Rank, waiting: Waiting<T>) {
         self.weight = self.weight.saturating_add(waiting.weight);
         self.with_deadline += usize::from(waiting.deadline.is_some());
         self.ranks.insert(waiting.call, rank);
@@ -91,19 +98,21 @@ impl<T: Copy + Eq + Hash> Queue<T> {
         Some(waiting)
     }
 
-    /// Takes the first call, and others up to these limits. Returns them with their weight.
-    pub(super) fn take(&mut self, size_max: usize, weight_max: Option<u64>) -> (Vec<T>, u64) {
+    /// Takes the first call, and others up to these limits. Returns them by their ranks.
+    pub(super) fn take(
+        &mut self,
+        size_max: usize,
+        weight_max: Option<u64>,
+    ) -> Vec<(Rank, Waiting<T>)> {
         let ranks = self.choose(size_max.max(1), weight_max.unwrap_or(u64::MAX));
-        let mut weight: u64 = 0;
         let mut calls = Vec::with_capacity(ranks.len());
         for rank in ranks {
             if let Some(waiting) = self.calls.get(&rank).copied() {
-                weight = weight.saturating_add(waiting.weight);
                 self.remove(waiting.call);
-                calls.push(waiting.call);
+                calls.push((rank, waiting));
             }
         }
-        (calls, weight)
+        calls
     }
 
     fn choose(&self, size_max: usize, weight_max: u64) -> Vec<Rank> {

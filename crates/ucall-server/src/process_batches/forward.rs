@@ -2,7 +2,8 @@
 //!
 //! One process, the host, has the processes and their queue. Each worker has a link to it, through
 //! which the host looks like one process that runs many batches at once ([`Peer::Host`]): it
-//! forwards a batch as it is to the least busy process, and its results as they are.
+//! forwards a batch as it is to the least busy process, and its results as they are. It says when a
+//! batch begins, and gives back one that has not if its worker asks for that.
 //!
 //! [`Peer::Host`]: super::Peer
 
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashbrown::HashMap;
 use ucall_engine::WakeFlag;
 use ucall_proto::RpcError;
 
@@ -21,29 +23,38 @@ use super::QueuedBatch;
 use super::link::{MessageKind, ProcessLink};
 use super::message::{BatchHead, Encoded, read_batch_head};
 use super::queue::ProcessQueue;
-use super::serve::{BatchResults, ProcessBatch, fail};
+use super::serve::{BatchResults, ProcessBatch};
 use super::waiter::Waiter;
 
 /// Passes the batches of a worker on to processes, and their results back, until the worker closes
-/// its socket. `closed` is the error of a batch that comes when the queue is closed.
+/// its socket. `times` are the bytes of those that the processes have measured, `closed` is the
+/// error of a batch that comes when the queue is closed.
 ///
 /// # Errors
 /// `InvalidData` if the worker has sent what is no batch.
 pub fn serve_worker(
     queue: &ProcessQueue<QueuedBatch>,
     socket: UnixStream,
+    times: &[u8],
     closed: &RpcError,
 ) -> io::Result<()> {
     let link = ProcessLink::of_process(socket).and_then(ProcessLink::never_block)?;
     let waiter = Waiter::new()?;
     let replies = Arc::new(Replies::new(waiter.wake().clone()));
-    let mut worker = Worker { link, waiter, replies };
-    let served = worker.serve(queue, closed);
+    let mut worker = Worker { link, waiter, replies, recalled: HashMap::new() };
+    let served = worker.serve(queue, times, closed);
     worker.replies.has_left.store(true, Ordering::Relaxed);
+    recall(queue);
     match served.kind() {
         ErrorKind::InvalidData => Err(served),
         _ => Ok(()),
     }
+}
+
+/// Takes back the outdated batches that no process has begun.
+pub fn recall(queue: &ProcessQueue<QueuedBatch>) {
+    let outdated = queue.recall(|batch| batch.is_outdated());
+    outdated.into_iter().for_each(|batch| batch.put_back());
 }
 
 /// Tells a worker why it cannot have the processes.
@@ -59,11 +70,18 @@ struct Worker {
     link: ProcessLink,
     waiter: Waiter,
     replies: Arc<Replies>,
+    /// By the numbers of its batches: whether it wants them back.
+    recalled: HashMap<u64, Arc<AtomicBool>>,
 }
 
 impl Worker {
-    fn serve(&mut self, queue: &ProcessQueue<QueuedBatch>, closed: &RpcError) -> io::Error {
-        let ready = self.link.send(MessageKind::Ready, 0, &Encoded::default());
+    fn serve(
+        &mut self,
+        queue: &ProcessQueue<QueuedBatch>,
+        times: &[u8],
+        closed: &RpcError,
+    ) -> io::Error {
+        let ready = self.link.send(MessageKind::Ready, 0, &Encoded::text(times));
         let mut step = ready;
         loop {
             step = step.and_then(|()| self.receive(queue, closed)).and_then(|()| self.send());
@@ -77,48 +95,99 @@ impl Worker {
     /// Takes the batches that have arrived.
     fn receive(&mut self, queue: &ProcessQueue<QueuedBatch>, closed: &RpcError) -> io::Result<()> {
         while let Some((kind, number, message)) = self.link.receive()? {
-            let head = read_batch_head(&message).ok().filter(|_| kind == MessageKind::Batch);
-            let (head, calls) = head.ok_or(ErrorKind::InvalidData)?;
-            let replies = self.replies.clone();
-            let batch: QueuedBatch =
-                Box::new(ForwardedBatch { number, head, calls, message, replies });
-            if let Err(batch) = queue.push(batch) {
-                fail(batch, closed);
+            match kind {
+                MessageKind::Batch => self.forward(queue, number, message, closed)?,
+                MessageKind::Recall => {
+                    // It may have ended meanwhile.
+                    if let Some(is_recalled) = self.recalled.get(&number) {
+                        is_recalled.store(true, Ordering::Relaxed);
+                        recall(queue);
+                    }
+                }
+                _ => return Err(ErrorKind::InvalidData.into()),
             }
         }
         Ok(())
     }
 
-    /// Sends the results that have arrived.
+    fn forward(
+        &mut self,
+        queue: &ProcessQueue<QueuedBatch>,
+        number: u64,
+        message: Bytes,
+        closed: &RpcError,
+    ) -> io::Result<()> {
+        let (head, calls) = read_batch_head(&message).map_err(|_| ErrorKind::InvalidData)?;
+        let (replies, is_recalled) = (self.replies.clone(), Arc::new(AtomicBool::new(false)));
+        self.recalled.insert(number, is_recalled.clone());
+        let batch = ForwardedBatch { number, head, calls, message, replies, is_recalled };
+        if let Err(batch) = queue.push(Box::new(batch)) {
+            batch.fail(closed);
+        }
+        Ok(())
+    }
+
+    /// Sends the replies that have arrived.
     fn send(&mut self) -> io::Result<()> {
         self.replies.wake.take_notification();
         self.link.flush()?;
-        while let Some((number, results)) = self.replies.take() {
-            self.link.send(MessageKind::Results, number, &Encoded::results(&results))?;
+        while let Some((number, reply)) = self.replies.take() {
+            let empty = Encoded::default();
+            match reply {
+                Reply::Began => self.link.send(MessageKind::Began, number, &empty)?,
+                Reply::Recalled => {
+                    self.recalled.remove(&number);
+                    self.link.send(MessageKind::Recalled, number, &empty)?;
+                }
+                Reply::Results(results) => {
+                    self.recalled.remove(&number);
+                    let results = Encoded::results(&results);
+                    self.link.send(MessageKind::Results, number, &results)?;
+                }
+            }
         }
         Ok(())
     }
 }
 
-/// The results for one worker.
+/// What a worker is told of a batch.
+#[derive(Debug)]
+enum Reply {
+    Began,
+    Recalled,
+    Results(BatchResults),
+}
+
+/// The replies for one worker, each with the number of its batch.
 #[derive(Debug)]
 struct Replies {
-    results: Mutex<VecDeque<(u64, BatchResults)>>,
+    waiting: Mutex<VecDeque<(u64, Reply)>>,
     wake: Arc<WakeFlag>,
     has_left: AtomicBool,
 }
 
 impl Replies {
     fn new(wake: Arc<WakeFlag>) -> Self {
-        Self { results: Mutex::default(), wake, has_left: AtomicBool::new(false) }
+        Self { waiting: Mutex::default(), wake, has_left: AtomicBool::new(false) }
     }
 
-    fn results(&self) -> MutexGuard<'_, VecDeque<(u64, BatchResults)>> {
-        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<(u64, Reply)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<(u64, BatchResults)> {
-        self.results().pop_front()
+    fn take(&self) -> Option<(u64, Reply)> {
+        self.waiting().pop_front()
+    }
+
+    fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Relaxed)
+    }
+
+    fn push(&self, number: u64, reply: Reply) {
+        if !self.has_left() {
+            self.waiting().push_back((number, reply));
+            self.wake.notify();
+        }
     }
 }
 
@@ -130,14 +199,12 @@ struct ForwardedBatch {
     calls: usize,
     message: Bytes,
     replies: Arc<Replies>,
+    is_recalled: Arc<AtomicBool>,
 }
 
 impl ProcessBatch for ForwardedBatch {
-    fn begin(&mut self) -> usize {
-        match self.replies.has_left.load(Ordering::Relaxed) {
-            true => 0,
-            false => self.calls,
-        }
+    fn prepare(&mut self) -> usize {
+        self.calls
     }
 
     fn calls(&self) -> usize {
@@ -156,10 +223,27 @@ impl ProcessBatch for ForwardedBatch {
         std::mem::take(&mut self.head.is_repeatable)
     }
 
+    fn began(&mut self) {
+        self.replies.push(self.number, Reply::Began);
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.is_recalled.load(Ordering::Relaxed) || self.replies.has_left()
+    }
+
+    fn put_back(self: Box<Self>) {
+        self.replies.push(self.number, Reply::Recalled);
+    }
+
+    fn follow(&mut self) {}
+
     fn finish(self: Box<Self>, results: BatchResults) {
-        if !self.replies.has_left.load(Ordering::Relaxed) {
-            self.replies.results().push_back((self.number, results));
-            self.replies.wake.notify();
-        }
+        self.replies.push(self.number, Reply::Results(results));
+    }
+
+    fn fail(self: Box<Self>, error: &RpcError) -> usize {
+        let calls = self.calls;
+        self.finish((0..calls).map(|_| Err(error.clone())).collect());
+        calls
     }
 }

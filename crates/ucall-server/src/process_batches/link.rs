@@ -39,7 +39,7 @@ const READ_BYTES: usize = 64 * 1024;
 /// What a message is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageKind {
-    /// The process takes batches from now on.
+    /// The process takes batches from now on. Its bytes are the times that it has measured.
     Ready = 1,
     /// The process does not start; the reason is its text.
     Failed = 2,
@@ -47,13 +47,20 @@ pub enum MessageKind {
     Batch = 3,
     /// The results of the batch with this number.
     Results = 4,
+    /// The batch with this number is not to begin. A process has lost it by then; a host replies by
+    /// `Recalled`, unless the batch has begun.
+    Recall = 5,
+    /// A process of the host begins the batch with this number.
+    Began = 6,
+    /// No process of the host will begin the batch with this number.
+    Recalled = 7,
 }
 
 impl MessageKind {
     fn of_number(number: u64) -> Option<Self> {
-        [Self::Ready, Self::Failed, Self::Batch, Self::Results]
-            .into_iter()
-            .find(|kind| *kind as u64 == number)
+        let sent_first = [Self::Ready, Self::Failed, Self::Batch, Self::Results];
+        let others = [Self::Recall, Self::Began, Self::Recalled];
+        sent_first.into_iter().chain(others).find(|kind| *kind as u64 == number)
     }
 }
 

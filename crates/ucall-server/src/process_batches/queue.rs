@@ -2,7 +2,8 @@
 //!
 //! A batch that no process can take waits here, so a process that is slow, starts or has died
 //! delays only the batches that it has. A thread per process takes the batches that it was assigned
-//! (`serve.rs`). What decides is a state that tests move without threads.
+//! (`serve.rs`). A process runs one batch, and may have others in hand, which it gives back if
+//! another one has none. What decides is a state that tests move without threads.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,6 +68,40 @@ impl<J> ProcessQueue<J> {
         state.assign();
     }
 
+    /// Wakes the threads of all processes, which take back what is outdated. Returns such batches
+    /// that no thread has taken.
+    pub fn recall(&self, is_outdated: impl Fn(&J) -> bool) -> Vec<J> {
+        let mut state = self.state();
+        let mut outdated = extract(&mut state.waiting, &is_outdated);
+        for process in &mut state.processes {
+            let assigned = extract(&mut process.assigned, &is_outdated);
+            process.batches = process.batches.saturating_sub(assigned.len());
+            outdated.extend(assigned);
+            if let Some(wake) = &process.wake {
+                wake.notify();
+            }
+        }
+        state.assign();
+        outdated
+    }
+
+    /// Whether a process is to give a batch back that it has in hand, as another one has none.
+    pub fn wants_back(&self, process: usize) -> bool {
+        let state = self.state();
+        let is_ahead = state.processes.get(process).is_some_and(|it| it.batches > 1);
+        is_ahead && state.waiting.is_empty() && state.processes.iter().any(Process::is_idle)
+    }
+
+    /// A process has given a batch back, which it has not begun: the next one of the others.
+    pub fn give_back(&self, process: usize, batch: J) {
+        let mut state = self.state();
+        if let Some(process) = state.processes.get_mut(process) {
+            process.batches = process.batches.saturating_sub(1);
+        }
+        state.waiting.push_front(batch);
+        state.assign();
+    }
+
     /// The next batch of a process.
     pub fn take(&self, process: usize) -> Option<J> {
         self.state().processes.get_mut(process)?.assigned.pop_front()
@@ -82,8 +117,9 @@ impl<J> ProcessQueue<J> {
     }
 
     /// A process has died or is killed. The batches that it has not begun, of which it had
-    /// `unbegun`, are the next ones of the others.
-    pub fn set_lost(&self, process: usize, unbegun: Vec<J>) {
+    /// `unbegun`, are the next ones of the others. Returns them if the queue is closed.
+    #[must_use]
+    pub fn set_lost(&self, process: usize, unbegun: Vec<J>) -> Vec<J> {
         let mut state = self.state();
         let mut first: VecDeque<J> = unbegun.into();
         if let Some(process) = state.processes.get_mut(process) {
@@ -91,9 +127,13 @@ impl<J> ProcessQueue<J> {
             process.batches = 0;
             first.append(&mut process.assigned);
         }
+        if state.is_closed {
+            return first.into();
+        }
         first.append(&mut state.waiting);
         state.waiting = first;
         state.assign();
+        Vec::new()
     }
 
     /// Takes all batches that wait, if there is no process that will run them before another one
@@ -140,22 +180,42 @@ impl<J> ProcessQueue<J> {
     }
 }
 
+impl<J> Process<J> {
+    fn is_idle(&self) -> bool {
+        self.wake.is_some() && self.batches == 0
+    }
+}
+
 impl<J> State<J> {
-    /// Assigns batches that wait to the processes that have fewest.
+    /// Assigns batches that wait to the processes that have fewest. If one has none then, one that
+    /// has more than it runs looks whether it is to give one back.
     fn assign(&mut self) {
         while !self.waiting.is_empty() {
             let parallel = self.parallel;
             let free = self.processes.iter_mut().filter(|process| process.batches < parallel);
             let ready = free.filter(|process| process.wake.is_some());
-            let Some(process) = ready.min_by_key(|process| process.batches) else { return };
-            let Some(batch) = self.waiting.pop_front() else { return };
+            let Some(process) = ready.min_by_key(|process| process.batches) else { break };
+            let Some(batch) = self.waiting.pop_front() else { break };
             process.assigned.push_back(batch);
             process.batches += 1;
             if let Some(wake) = &process.wake {
                 wake.notify();
             }
         }
+        if self.waiting.is_empty() && self.processes.iter().any(Process::is_idle) {
+            let busiest = self.processes.iter().max_by_key(|process| process.batches);
+            let busiest = busiest.filter(|process| process.batches > 1);
+            busiest.and_then(|it| it.wake.as_ref()).into_iter().for_each(|wake| wake.notify());
+        }
     }
+}
+
+/// Removes those that are such.
+fn extract<J>(from: &mut VecDeque<J>, is_such: impl Fn(&J) -> bool) -> Vec<J> {
+    let (such, others) = from.drain(..).partition(is_such);
+    *from = others;
+    let such: VecDeque<J> = such;
+    such.into()
 }
 
 #[cfg(test)]
@@ -207,7 +267,7 @@ mod tests {
         assert_eq!((queue.take(0), queue.take(1)), (Some(0), Some(1)));
         assert_eq!(queue.take(0), Some(2));
         // The first has begun 0, and has 2 in its socket.
-        queue.set_lost(0, vec![2]);
+        assert!(queue.set_lost(0, vec![2]).is_empty());
         queue.finished(1);
         queue.finished(1);
         assert_eq!([queue.take(1), queue.take(1), queue.take(1)], [Some(3), Some(2), Some(4)]);
@@ -221,7 +281,7 @@ mod tests {
         queue.set_ready(0, wake());
         queue.push(2).unwrap();
         assert_eq!(queue.take_unserved(), [0; 0], "the first process takes it next");
-        queue.set_lost(0, vec![]);
+        assert!(queue.set_lost(0, vec![]).is_empty());
         assert_eq!(queue.take_unserved(), [1, 2]);
     }
 
@@ -233,5 +293,33 @@ mod tests {
         assert_eq!(queue.close(), [2, 1]);
         assert_eq!(queue.push(3), Err(3));
         assert!(queue.is_closed());
+        assert_eq!(queue.set_lost(0, vec![4]), [4], "nobody else will run it");
+    }
+
+    #[test]
+    fn a_process_without_batches_gets_one_that_another_has_in_hand() {
+        let queue = queue(2, 2);
+        for batch in 0..3 {
+            queue.push(batch).unwrap();
+        }
+        assert_eq!([queue.take(0), queue.take(1), queue.take(0)], [Some(0), Some(1), Some(2)]);
+        assert!(!queue.wants_back(0), "both run one");
+        queue.finished(1);
+        assert!(queue.wants_back(0) && !queue.wants_back(1));
+        queue.give_back(0, 2);
+        assert_eq!((queue.take(1), queue.wants_back(0)), (Some(2), false));
+    }
+
+    #[test]
+    fn outdated_batches_are_returned_and_those_of_threads_are_theirs() {
+        let queue = queue(1, 2);
+        for batch in 0..4 {
+            queue.push(batch).unwrap();
+        }
+        assert_eq!(queue.take(0), Some(0));
+        assert_eq!(queue.recall(|batch| batch % 2 == 0), [2]);
+        assert_eq!((queue.take(0), queue.waiting()), (Some(1), 1));
+        queue.finished(0);
+        assert_eq!(queue.take(0), Some(3));
     }
 }

@@ -1,4 +1,8 @@
 //! Serves one process on a thread of the server: sends it batches, and takes their results.
+//!
+//! A batch that was sent has not begun while the process runs another one, and may be taken back
+//! until then. The next batch is formed and sent on this thread, once the results of one have come,
+//! so that the process does not wait for a turn of the worker.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -13,6 +17,8 @@ use super::QueuedBatch;
 use super::link::{MessageKind, ProcessLink};
 use super::message::{CallResult, Encoded, read_results};
 use super::queue::ProcessQueue;
+use super::semaphore::BatchSemaphore;
+use super::times::{FunctionTimes, read_times};
 use super::waiter::Waiter;
 
 /// The results of the calls of a batch, in their order.
@@ -20,10 +26,10 @@ pub type BatchResults = Vec<Result<CallResult, RpcError>>;
 
 /// A batch that waits for a process or runs in it.
 pub trait ProcessBatch: Debug {
-    /// Begins the batch: drops the calls that have ended. Returns how many are left.
-    fn begin(&mut self) -> usize;
+    /// Drops the calls that have ended, before the batch is sent. Returns how many are left.
+    fn prepare(&mut self) -> usize;
 
-    /// The number of its calls, once it has begun.
+    /// The number of its calls, once it is prepared.
     fn calls(&self) -> usize;
 
     /// What its process gets.
@@ -35,23 +41,30 @@ pub trait ProcessBatch: Debug {
     /// Whether it may begin once more; not again after that.
     fn take_repetition(&mut self) -> bool;
 
+    /// Its process begins it.
+    fn began(&mut self);
+
+    /// Whether it should not begin as it is: a call of it has ended, or a more urgent one waits.
+    fn is_outdated(&self) -> bool;
+
+    /// Has its calls wait again: no process has begun it.
+    fn put_back(self: Box<Self>);
+
+    /// Has the next batch begin, as the process has ended this one.
+    fn follow(&mut self);
+
     /// Passes on the results of its calls, which are as many.
     fn finish(self: Box<Self>, results: BatchResults);
-}
 
-/// Fails all calls of a batch. Returns how many they are.
-pub fn fail(mut batch: QueuedBatch, error: &RpcError) -> usize {
-    batch.begin();
-    let calls = batch.calls();
-    batch.finish((0..calls).map(|_| Err(error.clone())).collect());
-    calls
+    /// Fails all its calls. Returns how many they are.
+    fn fail(self: Box<Self>, error: &RpcError) -> usize;
 }
 
 /// What runs the batches at the other end of a link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Peer {
     /// A process, which runs one batch after another.
-    Process,
+    Process(BatchSemaphore),
     /// The host of the processes that all workers share (`forward.rs`). It limits the time of
     /// batches, and runs several at once.
     Host,
@@ -81,62 +94,62 @@ pub struct Left {
     pub was_ready: bool,
     /// The batches that it may have begun, of a process one. The others are in the queue again.
     pub begun: Vec<QueuedBatch>,
+    /// The others, if the queue is closed.
+    pub unbegun: Vec<QueuedBatch>,
 }
 
 /// Serves a process until it ends, is to be killed, or the queue is closed. `exit` can be read when
-/// the process has ended; its children may keep the socket open. `on_ready` is called when the
-/// process takes batches.
+/// the process has ended; its children may keep the socket open. `on_ready` is called with the
+/// times that the process has measured, when it takes batches.
 pub fn serve_process(
     queue: &ProcessQueue<QueuedBatch>,
     process: usize,
     peer: Peer,
     socket: UnixStream,
     exit: Option<BorrowedFd<'_>>,
-    on_ready: impl FnOnce(),
+    on_ready: impl FnOnce(FunctionTimes),
 ) -> Left {
     let mut running = VecDeque::new();
-    let served = Server::new(socket, peer, on_ready).map(|mut server| {
-        let end = server.serve(queue, process, exit, &mut running);
-        (end, server.is_ready())
-    });
-    let (end, was_ready) = served.unwrap_or((Stopped::new(ProcessEnd::Died), false));
-    let begun = match peer {
-        Peer::Host => running.len(),
-        Peer::Process if end.is_unread && running.len() == 1 => 0,
-        Peer::Process => 1,
+    let Ok(mut server) = Server::new(socket, peer, on_ready) else {
+        let unbegun = queue.set_lost(process, Vec::new());
+        return Left { end: ProcessEnd::Died, was_ready: false, begun: Vec::new(), unbegun };
     };
-    let mut batches = running.into_iter().map(|running| running.batch);
-    let begun = batches.by_ref().take(begun).collect();
-    queue.set_lost(process, batches.collect());
-    Left { end: end.end, was_ready, begun }
+    let end = server.serve(queue, process, exit, &mut running);
+    let mut unbegun = VecDeque::new();
+    while !running.is_empty() && server.peer.try_acquire() {
+        unbegun.extend(running.pop_back());
+    }
+    let batches = unbegun.into_iter().rev().map(|sent| sent.batch);
+    let unbegun = queue.set_lost(process, batches.collect());
+    let begun = running.into_iter().map(|running| running.batch).collect();
+    Left { end, was_ready: server.is_ready(), begun, unbegun }
+}
+
+impl Peer {
+    /// Whether the newest batch that it has will not begin.
+    fn try_acquire(&mut self) -> bool {
+        match self {
+            Self::Process(semaphore) => semaphore.try_acquire(),
+            Self::Host => false,
+        }
+    }
 }
 
 /// A batch that was sent.
 struct Running {
     number: u64,
     batch: QueuedBatch,
+    has_begun: bool,
+    /// Whether a host was told to give it back.
+    is_recalled: bool,
 }
 
-struct Stopped {
-    end: ProcessEnd,
-    /// Whether the process ended before it read the last message.
-    is_unread: bool,
-}
-
-impl Stopped {
-    fn new(end: ProcessEnd) -> Self {
-        Self { end, is_unread: false }
-    }
-}
-
-impl From<io::Error> for Stopped {
+impl From<io::Error> for ProcessEnd {
     fn from(error: io::Error) -> Self {
-        let end = match error.kind() {
-            ErrorKind::InvalidData => ProcessEnd::Invalid,
-            _ => ProcessEnd::Died,
-        };
-        let is_unread = matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
-        Self { end, is_unread }
+        match error.kind() {
+            ErrorKind::InvalidData => Self::Invalid,
+            _ => Self::Died,
+        }
     }
 }
 
@@ -153,7 +166,7 @@ struct Server<F> {
     begun: Instant,
 }
 
-impl<F: FnOnce()> Server<F> {
+impl<F: FnOnce(FunctionTimes)> Server<F> {
     fn new(socket: UnixStream, peer: Peer, on_ready: F) -> io::Result<Self> {
         let (waiter, link) = (Waiter::new()?, ProcessLink::of_server(socket)?);
         let on_ready = Some(on_ready);
@@ -170,23 +183,23 @@ impl<F: FnOnce()> Server<F> {
         process: usize,
         exit: Option<BorrowedFd<'_>>,
         running: &mut VecDeque<Running>,
-    ) -> Stopped {
+    ) -> ProcessEnd {
         let mut has_ended = false;
         loop {
             let step = self
                 .receive(queue, process, running)
                 .and_then(|()| self.send(queue, process, running));
-            if let Err(stopped) = step {
-                return stopped;
+            if let Err(end) = step {
+                return end;
             }
             if queue.is_closed() {
-                return Stopped::new(ProcessEnd::Closed);
+                return ProcessEnd::Closed;
             }
             if has_ended {
-                return Stopped::new(ProcessEnd::Died);
+                return ProcessEnd::Died;
             }
             match self.wait(exit, running) {
-                Ok(None) => return Stopped::new(ProcessEnd::DeadlinePassed),
+                Ok(None) => return ProcessEnd::DeadlinePassed,
                 // Its last message may have arrived before.
                 Ok(Some(ended)) => has_ended = ended,
                 Err(error) => return error.into(),
@@ -200,31 +213,57 @@ impl<F: FnOnce()> Server<F> {
         queue: &ProcessQueue<QueuedBatch>,
         process: usize,
         running: &mut VecDeque<Running>,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), ProcessEnd> {
         while let Some((kind, number, message)) = self.link.receive()? {
+            let is_host = matches!(self.peer, Peer::Host);
             match kind {
                 MessageKind::Ready if !self.is_ready() => {
+                    let times = read_times(&message).map_err(|_| ProcessEnd::Invalid)?;
+                    // Before its first batch.
+                    if let Some(on_ready) = self.on_ready.take() {
+                        on_ready(times);
+                    }
                     queue.set_ready(process, self.waiter.wake().clone());
-                    self.on_ready.take().into_iter().for_each(|on_ready| on_ready());
                 }
                 MessageKind::Failed if !self.is_ready() => {
                     let reason = String::from_utf8_lossy(&message).into_owned();
-                    return Err(Stopped::new(ProcessEnd::Failed(reason)));
+                    return Err(ProcessEnd::Failed(reason));
                 }
                 MessageKind::Results => {
-                    let results = read_results(&message);
-                    let results = results.map_err(|_| Stopped::new(ProcessEnd::Invalid))?;
-                    let batch = take(running, number, results.len());
-                    let batch = batch.ok_or_else(|| Stopped::new(ProcessEnd::Invalid))?;
-                    // First, so that the next batch is assigned while these results are passed on.
+                    let results = read_results(&message).map_err(|_| ProcessEnd::Invalid)?;
+                    let batch = take(running, number, Some(results.len()));
+                    let mut batch = batch.ok_or(ProcessEnd::Invalid)?;
+                    if !is_host {
+                        self.next_began(running);
+                    }
+                    batch.follow();
                     queue.finished(process);
-                    self.begun = Instant::now();
+                    // Before these results are passed on.
+                    let sent = self.send(queue, process, running);
                     batch.finish(results);
+                    sent?;
                 }
-                _ => return Err(Stopped::new(ProcessEnd::Invalid)),
+                MessageKind::Began if is_host => {
+                    let sent = running.iter_mut().find(|sent| sent.number == number);
+                    sent.into_iter().for_each(Running::began);
+                }
+                MessageKind::Recalled if is_host => {
+                    let batch = take(running, number, None).ok_or(ProcessEnd::Invalid)?;
+                    queue.finished(process);
+                    batch.put_back();
+                }
+                _ => return Err(ProcessEnd::Invalid),
             }
         }
         Ok(())
+    }
+
+    /// The process begins the oldest of its batches.
+    fn next_began(&mut self, running: &mut VecDeque<Running>) {
+        if let Some(next) = running.front_mut() {
+            self.begun = Instant::now();
+            next.began();
+        }
     }
 
     /// Sends the batches that the process was assigned.
@@ -233,23 +272,68 @@ impl<F: FnOnce()> Server<F> {
         queue: &ProcessQueue<QueuedBatch>,
         process: usize,
         running: &mut VecDeque<Running>,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), ProcessEnd> {
         self.waiter.wake().take_notification();
         self.link.flush()?;
+        self.take_back(queue, process, running)?;
         while let Some(mut batch) = queue.take(process) {
-            if batch.begin() == 0 {
+            if batch.prepare() == 0 {
+                batch.follow();
                 queue.finished(process);
                 batch.finish(Vec::new());
                 continue;
             }
-            if running.is_empty() {
-                self.begun = Instant::now();
-            }
             self.number += 1;
             let number = self.number;
-            running.push_back(Running { number, batch });
+            let sent = Running { number, batch, has_begun: false, is_recalled: false };
+            running.push_back(sent);
             if let Some(Running { batch, .. }) = running.back() {
                 self.link.send(MessageKind::Batch, number, &batch.message())?;
+            }
+            if let Peer::Process(semaphore) = &mut self.peer {
+                semaphore.defer();
+                if running.len() == 1 {
+                    self.next_began(running);
+                }
+            }
+        }
+        // A batch of which a part waits here cannot begin.
+        match &mut self.peer {
+            Peer::Process(semaphore) if !self.link.has_output() => semaphore.post()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes back the batches that should not begin.
+    fn take_back(
+        &mut self,
+        queue: &ProcessQueue<QueuedBatch>,
+        process: usize,
+        running: &mut VecDeque<Running>,
+    ) -> io::Result<()> {
+        if matches!(self.peer, Peer::Host) {
+            for sent in running.iter_mut() {
+                if !sent.has_begun && !sent.is_recalled && sent.batch.is_outdated() {
+                    sent.is_recalled = true;
+                    self.link.send(MessageKind::Recall, sent.number, &Encoded::default())?;
+                }
+            }
+            return Ok(());
+        }
+        let is_outdated = |sent: &Running| !sent.has_begun && sent.batch.is_outdated();
+        while running.iter().any(is_outdated) || running.len() > 1 && queue.wants_back(process) {
+            // The last one first, since the process begins the first one.
+            if !self.peer.try_acquire() {
+                break;
+            }
+            let Some(last) = running.pop_back() else { break };
+            self.link.send(MessageKind::Recall, last.number, &Encoded::default())?;
+            if last.batch.is_outdated() {
+                queue.finished(process);
+                last.batch.put_back();
+            } else {
+                queue.give_back(process, last.batch);
             }
         }
         Ok(())
@@ -263,7 +347,7 @@ impl<F: FnOnce()> Server<F> {
         running: &VecDeque<Running>,
     ) -> io::Result<Option<bool>> {
         let timeout = running.front().and_then(|running| running.batch.timeout());
-        let timeout = timeout.filter(|_| self.peer == Peer::Process);
+        let timeout = timeout.filter(|_| matches!(self.peer, Peer::Process(_)));
         let left = timeout.map(|timeout| {
             self.begun
                 .checked_add(timeout)
@@ -276,9 +360,18 @@ impl<F: FnOnce()> Server<F> {
     }
 }
 
+impl Running {
+    fn began(&mut self) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.batch.began();
+        }
+    }
+}
+
 /// Takes the batch with this number, if it has so many calls.
-fn take(running: &mut VecDeque<Running>, number: u64, calls: usize) -> Option<QueuedBatch> {
-    let is_it = |it: &Running| it.number == number && it.batch.calls() == calls;
+fn take(running: &mut VecDeque<Running>, number: u64, calls: Option<usize>) -> Option<QueuedBatch> {
+    let has_calls = |it: &Running| calls.is_none_or(|calls| it.batch.calls() == calls);
+    let is_it = |it: &Running| it.number == number && has_calls(it);
     let index = running.iter().position(is_it)?;
     running.remove(index).map(|running| running.batch)
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::super::{BatchLimits, Batcher, Waiting};
 use super::origin;
-use super::simulator::micros;
+use super::simulator::{micros, rules as limits};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -131,7 +131,8 @@ proptest! {
         steps in prop::collection::vec(step(3), 0..200),
     ) {
         let wait_max = micros(wait_max);
-        let rules = BatchLimits { size_max, wait_max, running_max, waiting_max, weight_max };
+        let limits = BatchLimits { size_max, wait_max, running_max, ..limits(1) };
+        let rules = BatchLimits { waiting_max, weight_max, ..limits };
         let mut model = Model {
             batcher: Batcher::new(rules),
             rules,
@@ -149,5 +150,98 @@ proptest! {
             model.apply(&Step::Pass(3000), 0);
             model.apply(&Step::Finish(0), 0);
         }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum AheadStep {
+    Push(i8),
+    /// A call ends.
+    Remove(usize),
+    /// A process ends its batch, and begins its next one.
+    Finish,
+    Pass(u64),
+}
+
+fn ahead_step() -> impl Strategy<Value = AheadStep> {
+    prop_oneof![
+        5 => (-1..2_i8).prop_map(AheadStep::Push),
+        1 => (0..99_usize).prop_map(AheadStep::Remove),
+        2 => Just(AheadStep::Finish),
+        1 => (1..2000_u64).prop_map(AheadStep::Pass),
+    ]
+}
+
+proptest! {
+    /// One process with a batch ahead, which is taken back whenever it is outdated.
+    #[test]
+    fn batches_ahead_have_the_calls_that_should_be_next(
+        size_max in 1..4_usize,
+        steps in prop::collection::vec(ahead_step(), 0..150),
+    ) {
+        let rules = BatchLimits { ahead_max: 1, ..limits(size_max) };
+        let (mut batcher, mut now) = (Batcher::new(rules), origin());
+        // The first has begun.
+        let mut batches: Vec<Vec<usize>> = Vec::new();
+        let (mut waiting, mut begun) = (BTreeMap::new(), BTreeSet::new());
+        for (call, step) in steps.iter().enumerate() {
+            match step {
+                AheadStep::Push(priority) => {
+                    let (since, priority) = (now, *priority);
+                    let pushed = Waiting { call, since, deadline: None, priority, weight: 1 };
+                    batcher.push(pushed).unwrap();
+                    waiting.insert(call, priority);
+                }
+                AheadStep::Remove(index) => {
+                    let call = waiting.keys().nth(*index % waiting.len().max(1)).copied();
+                    if let Some(call) = call {
+                        waiting.remove(&call);
+                        prop_assert!(batcher.remove(call));
+                    }
+                }
+                AheadStep::Finish if !batches.is_empty() => {
+                    batcher.finished(batches.remove(0)[0], now);
+                    begin(&mut batcher, &batches, now, &mut waiting, &mut begun);
+                }
+                AheadStep::Finish => {}
+                AheadStep::Pass(time) => now += micros(*time),
+            }
+            if batcher.take_recall() {
+                let ahead = batches.pop().unwrap();
+                prop_assert!(batcher.is_outdated(ahead[0]));
+                let back = batcher.put_back(ahead[0], now);
+                prop_assert!(back.iter().all(|call| waiting.contains_key(call)));
+            }
+            while let Some(calls) = batcher.next(now) {
+                batches.push(calls);
+                if batches.len() == 1 {
+                    begin(&mut batcher, &batches, now, &mut waiting, &mut begun);
+                }
+            }
+            prop_assert!(batches.len() <= 2);
+            if let Some(ahead) = batches.get(1) {
+                // Those that are left are not more urgent than any of them.
+                let least = ahead.iter().map(|call| waiting[call]).min();
+                let left = waiting.iter().filter(|(call, _)| !ahead.contains(call));
+                prop_assert!(left.map(|(_, priority)| *priority).max() <= least);
+            }
+        }
+        prop_assert_eq!(batcher.running(), batches.len());
+    }
+}
+
+/// The first batch begins.
+fn begin(
+    batcher: &mut Batcher<usize>,
+    batches: &[Vec<usize>],
+    now: Instant,
+    waiting: &mut BTreeMap<usize, i8>,
+    begun: &mut BTreeSet<usize>,
+) {
+    let Some(calls) = batches.first() else { return };
+    batcher.began(calls[0], now);
+    for call in calls {
+        assert!(waiting.remove(call).is_some(), "it has ended");
+        assert!(begun.insert(*call), "it ran before");
     }
 }

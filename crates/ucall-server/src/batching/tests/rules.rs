@@ -232,3 +232,104 @@ fn a_batch_that_hangs_does_not_hold_up_the_second() {
     bench.now = due;
     assert_eq!(bench.next(), Some(vec![2]));
 }
+
+/// A batcher of batches that begin elsewhere, and its first batch, which has begun.
+fn elsewhere(size_max: usize) -> Bench {
+    let mut bench = Bench::new(BatchLimits { ahead_max: 1, ..rules(size_max) });
+    bench.push(0);
+    assert_eq!(bench.next(), Some(vec![0]));
+    bench.batcher.began(0, bench.now);
+    bench
+}
+
+#[test]
+fn a_full_batch_is_formed_ahead() {
+    let mut bench = elsewhere(2);
+    bench.push(1);
+    assert_eq!(bench.next(), None, "a call that arrives yet may join it");
+    (2..6).for_each(|call| bench.push(call));
+    assert_eq!(bench.next(), Some(vec![1, 2]));
+    assert_eq!(bench.next(), None, "one ahead at most");
+    bench.pass(MILLI);
+    bench.batcher.finished(0, bench.now);
+    bench.batcher.began(1, bench.now);
+    assert_eq!(bench.next(), Some(vec![3, 4]));
+    bench.pass(MILLI);
+    bench.batcher.finished(1, bench.now);
+    bench.batcher.began(3, bench.now);
+    assert_eq!(bench.next(), None);
+    bench.batcher.finished(3, bench.now);
+    assert_eq!(bench.next(), Some(vec![5]));
+}
+
+#[test]
+fn a_batch_ahead_is_outdated_when_a_call_of_it_ends_or_is_overtaken() {
+    let mut bench = elsewhere(2);
+    bench.push(1);
+    bench.push(2);
+    assert_eq!(bench.next(), Some(vec![1, 2]));
+    bench.push(3);
+    assert!(!bench.batcher.take_recall() && !bench.batcher.is_outdated(1));
+    bench.push_priority(4, 1);
+    assert!(bench.batcher.take_recall() && bench.batcher.is_outdated(1));
+    assert!(!bench.batcher.take_recall(), "once");
+    assert_eq!(bench.batcher.put_back(1, bench.now), [1, 2]);
+    assert_eq!(bench.next(), Some(vec![4, 1]));
+    assert!(bench.batcher.remove(1) && bench.batcher.take_recall());
+    assert!(bench.batcher.is_outdated(4));
+    assert_eq!(bench.batcher.put_back(4, bench.now), [4]);
+    assert_eq!(bench.next(), Some(vec![4, 2]));
+    bench.batcher.finished(0, bench.now);
+    bench.batcher.began(4, bench.now);
+    assert!(!bench.batcher.remove(2), "it runs");
+    assert!(!bench.batcher.take_recall() && !bench.batcher.is_outdated(4));
+}
+
+#[test]
+fn batches_are_not_formed_ahead_again_and_again() {
+    let mut bench = elsewhere(1);
+    bench.push(1);
+    let tries = (0..10).take_while(|_| {
+        let formed = bench.next();
+        bench.batcher.put_back(1, bench.now);
+        formed.is_some()
+    });
+    assert_eq!(tries.count(), 4);
+    bench.batcher.finished(0, bench.now);
+    assert_eq!(bench.next(), Some(vec![1]));
+}
+
+#[test]
+fn the_time_of_a_batch_begins_in_its_process() {
+    let mut bench = Bench::new(BatchLimits { ahead_max: 1, ..rules(1) });
+    for call in 0..8 {
+        bench.push(call);
+        assert_eq!(bench.next(), Some(vec![call]));
+        bench.pass(10 * MILLI);
+        bench.batcher.began(call, bench.now);
+        bench.pass(MILLI);
+        bench.batcher.finished(call, bench.now);
+    }
+    let waiting = Waiting { deadline: Some(bench.now + 2 * MILLI), ..bench.waiting(8) };
+    bench.batcher.push(waiting).unwrap();
+    assert!(bench.batcher.take_unmeetable(bench.now).unwrap().0.is_empty(), "it takes 1 ms");
+    // A batch ahead begins after the one that runs.
+    assert_eq!(bench.next(), Some(vec![8]));
+    bench.batcher.began(8, bench.now);
+    let late = Waiting { deadline: Some(bench.now + MILLI * 3 / 2), ..bench.waiting(9) };
+    bench.batcher.push(late).unwrap();
+    assert_eq!(bench.batcher.take_unmeetable(bench.now).unwrap().0, [9]);
+}
+
+#[test]
+fn calls_of_a_batch_ahead_are_waiting_ones() {
+    let limits = BatchLimits { ahead_max: 1, waiting_max: Some(2), ..rules(1) };
+    let mut bench = Bench::new(limits);
+    for call in 0..2 {
+        bench.push(call);
+        assert_eq!(bench.next(), Some(vec![call]));
+    }
+    bench.push(2);
+    assert!(bench.batcher.check_full().is_err(), "one ahead, and one in the queue");
+    assert!(bench.batcher.remove(1) && bench.batcher.check_full().is_ok());
+}

@@ -14,7 +14,7 @@ pub(super) const fn micros(count: u64) -> Duration {
 
 pub(super) fn rules(size_max: usize) -> BatchLimits {
     let (wait_max, waiting_max, weight_max) = (Duration::ZERO, None, None);
-    BatchLimits { size_max, wait_max, running_max: 1, waiting_max, weight_max }
+    BatchLimits { size_max, wait_max, running_max: 1, ahead_max: 0, waiting_max, weight_max }
 }
 
 /// A generator of numbers (xorshift).

@@ -7,9 +7,13 @@
     reason = "tests fail by panics"
 )]
 
+mod ahead;
+mod hosts;
+
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -18,9 +22,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use ucall_proto::{Parts, ResultFormat, ResultPart, RpcError};
 use ucall_server::process_batches::{
-    BatchHead, BatchResults, CallResult, Encoded, Left, MessageKind, Peer, ProcessBatch,
-    ProcessEnd, ProcessLink, ProcessQueue, QueuedBatch, SentCall, fail, read_batch, refuse_worker,
-    serve_process, serve_worker,
+    BatchHead, BatchResults, BatchSemaphore, CallResult, Encoded, FunctionTimes, Left, MessageKind,
+    Peer, ProcessBatch, ProcessEnd, ProcessInbox, ProcessLink, ProcessQueue, QueuedBatch, SentCall,
+    encode_times, read_batch, recall, refuse_worker, serve_process, serve_worker,
 };
 
 /// Longer than what goes through the socket.
@@ -33,10 +37,25 @@ struct Batch {
     parts: Vec<Parts>,
     head: BatchHead,
     results: Sender<BatchResults>,
+    events: Arc<Events>,
+}
+
+/// What happens to a batch, besides its results.
+#[derive(Default, Debug)]
+struct Events {
+    is_outdated: AtomicBool,
+    /// How often it began, was put back and was followed.
+    began: AtomicUsize,
+    put_back: AtomicUsize,
+    followed: AtomicUsize,
+}
+
+fn count(counter: &AtomicUsize) {
+    counter.fetch_add(1, Ordering::SeqCst);
 }
 
 impl ProcessBatch for Batch {
-    fn begin(&mut self) -> usize {
+    fn prepare(&mut self) -> usize {
         self.parts.len()
     }
 
@@ -60,8 +79,30 @@ impl ProcessBatch for Batch {
         self.head.is_repeatable
     }
 
+    fn began(&mut self) {
+        count(&self.events.began);
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.events.is_outdated.load(Ordering::SeqCst)
+    }
+
+    fn put_back(self: Box<Self>) {
+        count(&self.events.put_back);
+    }
+
+    fn follow(&mut self) {
+        count(&self.events.followed);
+    }
+
     fn finish(self: Box<Self>, results: BatchResults) {
         let _ = self.results.send(results);
+    }
+
+    fn fail(self: Box<Self>, error: &RpcError) -> usize {
+        let calls = self.parts.len();
+        self.finish((0..calls).map(|_| Err(error.clone())).collect());
+        calls
     }
 }
 
@@ -70,40 +111,60 @@ fn batch(calls: usize, bytes: usize) -> (Box<Batch>, Receiver<BatchResults>) {
     let part = |index| Parts::new(vec![index as u8; bytes], vec![(0..bytes, None)]);
     let parts = (0..calls).map(part).collect();
     let head = BatchHead { function: 3, ..BatchHead::default() };
-    (Box::new(Batch { parts, head, results }), received)
+    let events = Arc::default();
+    (Box::new(Batch { parts, head, results, events }), received)
 }
 
-/// Replies to a batch with its parts.
-fn echo(link: &mut ProcessLink) -> Option<usize> {
-    let (kind, number, message) = link.receive().ok()??;
-    assert_eq!(kind, MessageKind::Batch);
+/// Replies to the next batch with its parts.
+fn echo(inbox: &mut ProcessInbox) -> Option<usize> {
+    let (number, message) = inbox.begin().ok()?;
+    reply(inbox, number, &message)
+}
+
+fn reply(inbox: &mut ProcessInbox, number: u64, message: &Bytes) -> Option<usize> {
     let result = |call: ucall_server::process_batches::ReceivedCall| {
         let parts = call.parts.unwrap();
         let bytes = Bytes::copy_from_slice(parts.get(0).unwrap().bytes);
         let parts = vec![ResultPart { tensor: None, bytes }];
         Ok(CallResult { text: call.params.unwrap(), parts })
     };
-    let batch = read_batch(&message).unwrap();
+    let batch = read_batch(message).unwrap();
     assert_eq!(batch.head.function, 3);
     let results: BatchResults = batch.calls.into_iter().map(result).collect();
-    link.send(MessageKind::Results, number, &Encoded::results(&results)).ok()?;
+    inbox.send(MessageKind::Results, number, &Encoded::results(&results)).ok()?;
     Some(results.len())
 }
 
-fn ready(socket: &UnixStream) -> ProcessLink {
-    let mut link = ProcessLink::of_process(socket.try_clone().unwrap()).unwrap();
-    link.send(MessageKind::Ready, 0, &Encoded::default()).unwrap();
-    link
+/// The sockets of a process: that of its link, and that which counts its batches.
+struct Sockets {
+    link: UnixStream,
+    semaphore: UnixStream,
+}
+
+/// The sockets of a process, and of its server.
+fn sockets() -> (Sockets, UnixStream, Peer) {
+    let (ours, link) = UnixStream::pair().unwrap();
+    let (poster, semaphore) = UnixStream::pair().unwrap();
+    let acquirer = semaphore.try_clone().unwrap();
+    let peer = Peer::Process(BatchSemaphore::new(poster, acquirer).unwrap());
+    (Sockets { link, semaphore }, ours, peer)
+}
+
+fn ready(sockets: &Sockets) -> ProcessInbox {
+    let [link, semaphore] = [&sockets.link, &sockets.semaphore].map(|it| it.try_clone().unwrap());
+    let mut inbox = ProcessInbox::new(link, semaphore).unwrap();
+    inbox.send(MessageKind::Ready, 0, &Encoded::default()).unwrap();
+    inbox
 }
 
 /// Serves a process that does `run`, until it has ended.
 fn serve(
     queue: &Arc<ProcessQueue<QueuedBatch>>,
-    run: impl FnOnce(UnixStream) + Send + 'static,
+    run: impl FnOnce(Sockets) + Send + 'static,
 ) -> Left {
-    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (theirs, ours, peer) = sockets();
     let process = thread::spawn(move || run(theirs));
-    let left = serve_process(queue, 0, Peer::Process, ours, None, || {});
+    let left = serve_process(queue, 0, peer, ours, None, |_| {});
     process.join().unwrap();
     left
 }
@@ -149,10 +210,11 @@ fn the_next_batch_is_sent_while_one_runs() {
     }
     let left = serve(&queue, |socket| {
         let mut link = ready(&socket);
-        let received = |link: &mut ProcessLink| link.receive().unwrap().unwrap();
-        let [one, two] = [received(&mut link), received(&mut link)];
-        assert_eq!([one.0, two.0], [MessageKind::Batch; 2]);
-        assert_ne!(one.1, two.1);
+        let (number, _) = link.begin().unwrap();
+        // It comes without a word about the first one.
+        let wanted = ucall_engine::Wanted { descriptor: socket.semaphore.as_fd(), writable: false };
+        assert_eq!(ucall_engine::wait_for_any([wanted], Some(LIMIT)).unwrap(), [true]);
+        assert_eq!(number, 1);
     });
     assert_eq!(left.end, ProcessEnd::Died);
     assert_eq!(left.begun.iter().map(|it| it.calls()).collect::<Vec<_>>(), [1]);
@@ -167,7 +229,7 @@ fn a_batch_that_was_not_read_is_next_for_another_process() {
     let left = serve(&queue, |socket| {
         ready(&socket);
         // The batch is in the socket.
-        let wanted = ucall_engine::Wanted { descriptor: socket.as_fd(), writable: false };
+        let wanted = ucall_engine::Wanted { descriptor: socket.link.as_fd(), writable: false };
         assert_eq!(ucall_engine::wait_for_any([wanted], Some(LIMIT)).unwrap(), [true]);
     });
     assert!(left.begun.is_empty() && left.end == ProcessEnd::Died);
@@ -192,10 +254,10 @@ fn a_process_that_sends_no_message_is_to_be_killed() {
         assert!(queue.push(batch(1, 10).0).is_ok());
         let left = serve(&queue, move |socket| {
             let mut link = ready(&socket);
-            link.receive().unwrap();
-            (&socket).write_all(bytes).unwrap();
+            link.begin().unwrap();
+            (&socket.link).write_all(bytes).unwrap();
             // It ends when the server does not serve it any more.
-            let _ = link.receive();
+            let _ = link.begin();
         });
         assert_eq!(left.end, ProcessEnd::Invalid, "{bytes:?}");
         assert!(left.begun.len() == 1);
@@ -216,9 +278,9 @@ fn a_process_that_replies_to_another_batch_is_to_be_killed() {
         assert!(queue.push(batch(2, 10).0).is_ok());
         let left = serve(&queue, move |socket| {
             let mut link = ready(&socket);
-            link.receive().unwrap();
+            link.begin().unwrap();
             link.send(kind, 1, &Encoded::results(&results)).unwrap();
-            let _ = link.receive();
+            let _ = link.begin();
         });
         assert_eq!(left.end, ProcessEnd::Invalid, "{kind:?}");
     }
@@ -229,7 +291,7 @@ fn a_process_tells_why_it_does_not_start() {
     let queue = queue(1);
     assert!(queue.push(batch(1, 10).0).is_ok());
     let left = serve(&queue, |socket| {
-        let mut link = ProcessLink::of_process(socket).unwrap();
+        let mut link = ProcessLink::of_process(socket.link).unwrap();
         link.send(MessageKind::Failed, 0, &Encoded::text(b"no model")).unwrap();
     });
     assert_eq!(left.end, ProcessEnd::Failed("no model".to_owned()));
@@ -245,8 +307,8 @@ fn a_batch_that_runs_too_long_ends_the_service() {
     assert!(queue.push(late).is_ok());
     let left = serve(&queue, |socket| {
         let mut link = ready(&socket);
-        link.receive().unwrap();
-        let _ = link.receive();
+        link.begin().unwrap();
+        let _ = link.begin();
     });
     assert_eq!(left.end, ProcessEnd::DeadlinePassed);
     assert!(left.begun.len() == 1);
@@ -276,14 +338,14 @@ fn the_end_of_a_process_is_noticed_behind_an_open_socket() {
     let queue = queue(1);
     let (sent, mine) = batch(1, 10);
     assert!(queue.push(sent).is_ok());
-    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (theirs, ours, peer) = sockets();
     let (exit, process) = UnixStream::pair().unwrap();
-    let kept = theirs.try_clone().unwrap();
+    let kept = theirs.link.try_clone().unwrap();
     let running = thread::spawn(move || {
         echo(&mut ready(&theirs));
         drop(process);
     });
-    let left = serve_process(&queue, 0, Peer::Process, ours, Some(exit.as_fd()), || {});
+    let left = serve_process(&queue, 0, peer, ours, Some(exit.as_fd()), |_| {});
     running.join().unwrap();
     assert_eq!(left.end, ProcessEnd::Died);
     assert_eq!(mine.recv_timeout(LIMIT).unwrap().len(), 1, "its last results came before");
@@ -302,168 +364,30 @@ fn a_closed_queue_ends_the_service() {
         }
         closing.close();
     });
-    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (theirs, ours, peer) = sockets();
     let process = thread::spawn(move || {
         let _link = ready(&theirs);
         drop(held.lock());
     });
-    assert_eq!(serve_process(&queue, 0, Peer::Process, ours, None, || {}).end, ProcessEnd::Closed);
+    assert_eq!(serve_process(&queue, 0, peer, ours, None, |_| {}).end, ProcessEnd::Closed);
     drop(guard);
     closer.join().unwrap();
     process.join().unwrap();
 }
 
-/// A host with one process, and the links of workers to it.
-struct Host {
-    queue: Arc<ProcessQueue<QueuedBatch>>,
-    workers: Vec<thread::JoinHandle<()>>,
+/// A batch with its events.
+fn watched(calls: usize) -> (Box<Batch>, Arc<Events>, Receiver<BatchResults>) {
+    let (batch, received) = batch(calls, 10);
+    let events = batch.events.clone();
+    (batch, events, received)
 }
 
-impl Host {
-    fn new(parallel: usize) -> Self {
-        Self { queue: queue(parallel), workers: Vec::new() }
-    }
-
-    /// A worker's queue of batches, which a thread serves until the host or the queue ends.
-    fn worker(&mut self) -> (Arc<ProcessQueue<QueuedBatch>>, thread::JoinHandle<Left>) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let queue = self.queue.clone();
-        self.workers.push(thread::spawn(move || {
-            serve_worker(&queue, theirs, &RpcError::new(1, "closed")).unwrap();
-        }));
-        let (queue, ready) = (Arc::new(ProcessQueue::new(1, usize::MAX)), channel());
-        let (sender, receiver) = ready;
-        let serving = queue.clone();
-        let thread = thread::spawn(move || {
-            let ready = || {
-                let _ = sender.send(());
-            };
-            serve_process(&serving, 0, Peer::Host, ours, None, ready)
-        });
-        receiver.recv_timeout(LIMIT).unwrap();
-        (queue, thread)
-    }
-
-    /// Serves the process.
-    fn process(&self, run: impl FnOnce(UnixStream) + Send + 'static) -> thread::JoinHandle<Left> {
-        let queue = self.queue.clone();
-        thread::spawn(move || serve(&queue, run))
-    }
+fn counts(events: &Events) -> [usize; 3] {
+    [&events.began, &events.put_back, &events.followed].map(|it| it.load(Ordering::SeqCst))
 }
 
-fn echo_all(socket: UnixStream) {
-    let mut link = ready(&socket);
-    while echo(&mut link).is_some() {}
-}
-
-#[test]
-fn workers_share_the_processes_of_a_host() {
-    let mut host = Host::new(2);
-    let process = host.process(echo_all);
-    let workers = [host.worker(), host.worker()];
-    let sizes = [0, LARGE, 16, 2 * LARGE];
-    let sent: Vec<_> = sizes.iter().map(|bytes| (*bytes, batch(3, *bytes))).collect();
-    let mut received = Vec::new();
-    for (index, (bytes, (batch, results))) in sent.into_iter().enumerate() {
-        workers[index % 2].0.push(batch).unwrap();
-        received.push((bytes, results));
-    }
-    for (bytes, results) in received {
-        for (index, result) in results.recv_timeout(LIMIT).unwrap().into_iter().enumerate() {
-            assert_eq!(result.unwrap().parts[0].bytes, vec![index as u8; bytes]);
-        }
-    }
-    for (queue, thread) in workers {
-        queue.close();
-        let left = thread.join().unwrap();
-        assert_eq!((left.end, left.begun.len()), (ProcessEnd::Closed, 0));
-    }
-    host.workers.into_iter().for_each(|worker| worker.join().unwrap());
-    host.queue.close();
-    assert_eq!(process.join().unwrap().end, ProcessEnd::Closed);
-}
-
-#[test]
-fn the_batches_of_a_worker_that_has_died_do_not_run() {
-    let mut host = Host::new(1);
-    let (dying, thread) = host.worker();
-    let (other, serving) = host.worker();
-    dying.push(batch(1, 10).0).unwrap();
-    while host.queue.waiting() == 0 {
+fn wait_until(is_so: impl Fn() -> bool) {
+    while !is_so() {
         thread::yield_now();
     }
-    dying.close();
-    thread.join().unwrap();
-    host.workers.remove(0).join().unwrap();
-    let (mine, results) = batch(2, 10);
-    other.push(mine).unwrap();
-    let process = host.process(|socket| {
-        let mut link = ready(&socket);
-        assert_eq!(echo(&mut link), Some(2), "that of the other worker");
-        let _ = echo(&mut link);
-    });
-    assert_eq!(results.recv_timeout(LIMIT).unwrap().len(), 2);
-    host.queue.close();
-    process.join().unwrap();
-    other.close();
-    serving.join().unwrap();
-}
-
-#[test]
-fn a_batch_keeps_its_time_and_its_repetition_in_the_host() {
-    let mut host = Host::new(1);
-    let (queue, worker) = host.worker();
-    let (mut late, results) = batch(1, 10);
-    late.head = BatchHead { timeout: Some(Duration::from_millis(30)), ..late.head };
-    late.head.is_repeatable = true;
-    queue.push(late).unwrap();
-    let process = host.process(|socket| {
-        let mut link = ready(&socket);
-        link.receive().unwrap();
-        let _ = link.receive();
-    });
-    let mut left = process.join().unwrap();
-    assert_eq!((left.end, left.begun.len()), (ProcessEnd::DeadlinePassed, 1));
-    let mut batch = left.begun.pop().unwrap();
-    assert!(batch.take_repetition() && !batch.take_repetition());
-    assert_eq!(fail(batch, &RpcError::new(7, "late")), 1);
-    let [Err(error)] = &results.recv_timeout(LIMIT).unwrap()[..] else { panic!("it failed") };
-    assert_eq!((error.code, &error.message[..]), (7, "late"));
-    queue.close();
-    worker.join().unwrap();
-}
-
-#[test]
-fn a_worker_whose_host_has_died_has_all_its_batches_back() {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let queue = Arc::new(ProcessQueue::new(1, usize::MAX));
-    (0..3).for_each(|_| queue.push(batch(1, 10).0 as QueuedBatch).unwrap());
-    let host = thread::spawn(move || {
-        let mut link = ready(&theirs);
-        (0..3).for_each(|_| assert_eq!(link.receive().unwrap().unwrap().0, MessageKind::Batch));
-    });
-    let left = serve_process(&queue, 0, Peer::Host, ours, None, || {});
-    host.join().unwrap();
-    assert_eq!((left.end, left.begun.len()), (ProcessEnd::Died, 3));
-}
-
-#[test]
-fn a_host_tells_why_a_worker_has_no_processes() {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let host = thread::spawn(move || refuse_worker(theirs, "no device").unwrap());
-    let left = serve_process(&queue(1), 0, Peer::Host, ours, None, || {});
-    host.join().unwrap();
-    assert_eq!(left.end, ProcessEnd::Failed("no device".to_owned()));
-}
-
-#[test]
-fn a_worker_that_sends_no_batch_is_not_served() {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let host = queue(1);
-    let serving = thread::spawn(move || {
-        serve_worker(&host, theirs, &RpcError::new(1, "closed")).map_err(|error| error.kind())
-    });
-    let mut link = ProcessLink::of_server(ours).unwrap();
-    link.send(MessageKind::Results, 1, &Encoded::default()).unwrap();
-    assert_eq!(serving.join().unwrap(), Err(std::io::ErrorKind::InvalidData));
 }
