@@ -20,12 +20,14 @@ const IDS: u32 = 4;
 /// If they are not.
 pub fn run(input: &[u8]) {
     let (mut random, bytes) = Random::of_input(input);
-    let (raw, http) = (raw_replies(&[bytes]), responses(&[bytes], false));
+    let (raw, http) = (raw_replies(&[bytes]), responses(&[bytes], false, false));
+    let decoded = responses(&[bytes], false, true);
     raw.0.iter().for_each(check);
     for pieces in [bytes.chunks(1).collect(), random.pieces(bytes)] {
         assert_eq!(raw_replies(&pieces), raw);
-        assert_eq!(responses(&pieces, false), http);
-        assert_eq!(responses(&pieces, true), http);
+        assert_eq!(responses(&pieces, false, false), http);
+        assert_eq!(responses(&pieces, true, false), http);
+        assert_eq!(responses(&pieces, false, true), decoded);
     }
 }
 
@@ -56,8 +58,15 @@ fn raw_replies(pieces: &[&[u8]]) -> (Vec<UpstreamReply>, bool) {
 
 /// The statuses and bodies of responses, and whether they end in an error. A line break ends each
 /// input, because the reader judges a head when one of its lines is complete.
-fn responses(pieces: &[&[u8]], takes_parts: bool) -> (Vec<(u16, Vec<u8>)>, bool) {
+fn responses(
+    pieces: &[&[u8]],
+    takes_parts: bool,
+    accepts_codings: bool,
+) -> (Vec<(u16, Vec<u8>)>, bool) {
     let (mut reader, mut buffer) = (ResponseReader::new(BYTES_MAX), Vec::new());
+    if accepts_codings {
+        reader = reader.accepting_codings();
+    }
     let (mut found, mut status, mut body, mut is_open) = (Vec::new(), 0, Vec::new(), false);
     for mut piece in pieces.iter().copied().chain([&b"\n"[..]]) {
         while !piece.is_empty() {
@@ -86,7 +95,8 @@ fn responses(pieces: &[&[u8]], takes_parts: bool) -> (Vec<(u16, Vec<u8>)>, bool)
             buffer.drain(..taken);
         }
     }
-    if let Some(end) = reader.end() {
+    let Ok(end) = reader.end() else { return (found, true) };
+    if let Some(end) = end {
         body.extend_from_slice(&end);
         found.push((status, body));
     }

@@ -45,6 +45,7 @@ __all__ = [
     "Call",
     "Certificate",
     "ClientConnection",
+    "CodingSupport",
     "Connection",
     "Context",
     "DoneCallback",
@@ -668,8 +669,10 @@ class RequestWriter:
         frames: FrameSupport | None = None,
         provisional: bool = False,
         priority: int | None = None,
+        coding: CodingSupport | None = None,
     ) -> RequestWriter: ...
     def without_frames(self) -> RequestWriter: ...
+    def plain(self) -> RequestWriter: ...
     def call(
         self,
         method: str,
@@ -683,6 +686,12 @@ class RequestWriter:
     def batch(self, calls: Sequence[dict[str, Any]], answered: bool) -> Request: ...
     def frame(self, method: str, id: object) -> Request: ...
     def rewrite(self, request: Request) -> Request: ...
+
+@final
+class CodingSupport:
+    def __new__(cls, min_bytes: int, max_bytes: int) -> CodingSupport: ...
+    def anew(self) -> CodingSupport: ...
+    def refuse(self, status: int) -> bool: ...
 
 @final
 class FrameSupport:
@@ -760,6 +769,7 @@ class ReplyReader:
         reply_bytes_max: int,
         events: bool = False,
         accept: bytes | None = None,
+        codings: bool = False,
     ) -> ReplyReader: ...
     def share(self, memory: SharedMemory) -> None: ...
     def feed(self, data: bytes | bytearray | memoryview) -> list[Reply | Notification]: ...
@@ -782,6 +792,7 @@ class ClientConnection:
         reply_bytes_max: int,
         idle_max_s: float,
         memory: SharedMemory | None = None,
+        codings: bool = False,
     ) -> ClientConnection: ...
     def exchange(self, request: Request, timeout: float | None) -> Reply | None: ...
     @property

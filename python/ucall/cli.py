@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ucall._cli.arguments import DEFAULT_URI, parse
 from ucall._cli.output import check_output, emit, printable, write, write_item
@@ -21,6 +21,9 @@ from ucall._client.address import Address
 from ucall._openrpc import DescriptionError
 from ucall.client import Client, Response
 from ucall.errors import RPCError
+
+if TYPE_CHECKING:
+    from ucall.options import Compression
 
 __all__ = ["main"]
 
@@ -164,10 +167,11 @@ def _client(options: argparse.Namespace, observer: ProgressObserver) -> Client:
             options.port,
             timeout=options.timeout,
             headers=_headers(options.header),
+            compression=_compression(options),
             _observer=observer,
             **_tls_arguments(options, uri),
         )
-    except ValueError as error:
+    except (ImportError, ValueError) as error:
         raise UsageError(str(error)) from None
     except OSError as error:  # A file holds no certificate or key.
         raise UsageError(f"--cacert, --cert or --key: {error}") from None
@@ -199,6 +203,14 @@ def _tls_arguments(options: argparse.Namespace, uri: str) -> dict[str, Any]:
     verify = False if options.insecure else options.cacert or True
     cert = options.cert if options.key is None else (options.cert, options.key)
     return {"verify": verify, "cert": cert}
+
+
+def _compression(options: argparse.Namespace) -> Compression | None:
+    if not options.compression:
+        return None
+    from ucall.options import Compression
+
+    return Compression()
 
 
 def _check_readable(option: str, path: str) -> None:

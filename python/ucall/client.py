@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ucall._client.socket_connection import Observer
     from ucall._client.tls import Certificate, Verify
     from ucall._client.udp import UdpPool
+    from ucall.options import Compression
 
 __all__ = ["Batch", "Client", "ClientTLS", "Response", "Stream", "Subscription"]
 
@@ -86,6 +87,8 @@ class Client(ClientBase):
             through memory that both sides share: see docs/shared-memory.md.
         trusted: Whether the server is trusted not to write to a result that the program has. Such
             results are not copied then.
+        compression: Over HTTP: accepts compressed replies, and compresses requests of the given
+            lengths, as ``ucall.Compression()`` has them: see docs/compression.md#clients.
         trace: Makes an OpenTelemetry span for each call, and sends its context to the server. See
             docs/observability.md.
         tcp_fallback: Over UDP: repeats a call over raw TCP, on the same port, if its reply is too
@@ -123,10 +126,11 @@ class Client(ClientBase):
         broker_options: Mapping[str, Any] | None = None,
         shared_memory: bool = False,
         trusted: bool = False,
+        compression: Compression | None = None,
         _observer: Observer | None = None,
     ) -> None:
         arguments = dict(locals())
-        target = target_of(uri, port, server_hostname)
+        target = target_of(uri, port, server_hostname, compression)
         super().__init__(target, timeout, headers, max_image_pixels, trace, arguments)
         address = self._options.address
         if shared_memory or trusted:

@@ -68,6 +68,11 @@ def test_with_the_server(run_node: RunNode, serve: Serve) -> None:
     run_node("--test", "server.test.mjs", **variables)
 
 
+def test_compressed_replies(run_node: RunNode, serve: Serve) -> None:
+    server = serve(compression_min_bytes=100)
+    run_node("--test", "compression.test.mjs", PORT=server.port)
+
+
 def test_with_a_worker_that_is_replaced(run_node: RunNode, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(PID)
     command = [sys.executable, "-m", "ucall", "app:server", "--workers", "1"]

@@ -107,9 +107,9 @@ mod _core {
     use crate::broker_calls::BrokerCalls;
     #[pymodule_export]
     use crate::client::{
-        ClientConnection, FrameRefused, FrameSupport, Notification, Reply, ReplyReader, Request,
-        RequestWriter, SharedMemory, Undecided, client_frame, peek, receive_datagrams,
-        send_datagrams,
+        ClientConnection, CodingSupport, FrameRefused, FrameSupport, Notification, Reply,
+        ReplyReader, Request, RequestWriter, SharedMemory, Undecided, client_frame, peek,
+        receive_datagrams, send_datagrams,
     };
     #[pymodule_export]
     use crate::context::Context;

@@ -122,14 +122,19 @@ fn apply_compression(limits: &mut Limits, options: &Bound<'_, PyDict>) -> PyResu
         return Ok(());
     };
     features::require("compression")?;
-    let bytes_min = parse_count(COMPRESSION_MIN, &min)?;
-    let bytes_max = parse_count(COMPRESSION_MAX, &max)?;
+    limits.compress(compression(&min, &max)?);
+    Ok(())
+}
+
+/// The lengths of `ucall.Compression`.
+pub(crate) fn compression(min: &Bound<'_, PyAny>, max: &Bound<'_, PyAny>) -> PyResult<Compression> {
+    let bytes_min = parse_count(COMPRESSION_MIN, min)?;
+    let bytes_max = parse_count(COMPRESSION_MAX, max)?;
     if bytes_min > bytes_max {
         let expected = format!("{COMPRESSION_MAX}: expected at least {COMPRESSION_MIN}");
         return Err(PyValueError::new_err(format!("{expected}, got {bytes_max}")));
     }
-    limits.compress(Compression { bytes_min, bytes_max });
-    Ok(())
+    Ok(Compression { bytes_min, bytes_max })
 }
 
 /// Sets the limits that `options` names.

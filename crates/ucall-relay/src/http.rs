@@ -202,7 +202,8 @@ impl HttpReplyReader {
         if head.body != ResponseBodyLength::UntilClose {
             return Ok(());
         }
-        self.responses.end();
+        // It accepts no codings, so the end is no error.
+        let _ = self.responses.end();
         self.state = ReaderState::Open(DocumentStream::new());
         match self.is_notification {
             // It needs no document.

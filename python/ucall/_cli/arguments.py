@@ -214,6 +214,11 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         metavar="'NAME: VALUE'",
         help="send an HTTP header; may be repeated",
     )
+    parser.add_argument(
+        "--compression",
+        action="store_true",
+        help="compress long params, and accept a compressed reply (HTTP)",
+    )
     _add_tls_options(parser)
 
 

@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ucall._core import FrameSupport
+from ucall.errors import HTTPError
 
 if TYPE_CHECKING:
     import socket
+
+    from ucall._core import CodingSupport
 
 __all__ = ["DEFAULT_PORT", "Address", "Addresses", "secure_uri"]
 
@@ -63,6 +66,7 @@ class Address:
     """
 
     __slots__ = (
+        "codings",
         "connector",
         "frames",
         "host",
@@ -89,6 +93,8 @@ class Address:
         self.is_trusted = True
         #: What is known of the server and frames; ``None`` if calls are never frames.
         self.frames: FrameSupport | None = None if scheme == "udp" else FrameSupport()
+        #: Which requests are compressed, and that replies may be; ``None`` if neither is.
+        self.codings: CodingSupport | None = None
         #: Whether the server is trusted with memory that is shared with it; ``None`` without any.
         self.trusts_shared_memory: bool | None = None
         if scheme in _UNIX:
@@ -125,7 +131,14 @@ class Address:
         other = copy.copy(self)
         other.ip = ip
         other.frames = FrameSupport()  # It may be another server.
+        other.codings = None if self.codings is None else self.codings.anew()
         return other
+
+    def refuses_coding(self, error: Exception) -> bool:
+        """Whether a call may have failed because it was compressed, so that it is sent again as it
+        is. Nothing of it was run."""
+        codings = self.codings
+        return codings is not None and isinstance(error, HTTPError) and codings.refuse(error.status)
 
     @property
     def connect_host(self) -> str:
@@ -194,6 +207,8 @@ class Addresses:
         self.brokers: list[str] = []
         self.group = ""
         self._server_hostname = server_hostname
+        #: See `Address.codings`: for servers that are found later.
+        self.codings: CodingSupport | None = None
         if isinstance(uris, str) and _is_group(uris):
             return self._parse_group(uris, port)
         if server_hostname is not None:
@@ -238,9 +253,10 @@ class Addresses:
         if (self._scheme or "http") not in transports:
             return None
         address = self._address(advertised)
-        if self._server_hostname is None:
-            return address
-        return self._address(f"{self._server_hostname}:{address.port}").at(address.host)
+        if self._server_hostname is not None:
+            address = self._address(f"{self._server_hostname}:{address.port}").at(address.host)
+        address.codings = None if self.codings is None else self.codings.anew()
+        return address
 
     def _address(self, authority: str) -> Address:
         return Address(f"{self._scheme}://{authority}" if self._scheme else authority)

@@ -117,9 +117,9 @@ class AsyncBalancedPool(FailoverPool[Pool]):
             else:
                 reply = await member.pool.exchange(request, ids, timeout)
         except OSError as error:
-            outcome: Outcome | None = None if self._doubts_frames(member, error) else error
+            outcome: Outcome | None = None if self._doubts_form(member, error) else error
         except _core.Undecided as error:
-            self._doubts_frames(member, error)
+            self._doubts_form(member, error)
             outcome = None
         else:
             if reply.is_result or not is_refused(reply):

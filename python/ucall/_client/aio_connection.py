@@ -132,8 +132,9 @@ class HttpConnection(AsyncConnection):
 
     _waiter: asyncio.Future[_core.Reply] | None = None
 
-    def __init__(self, reply_bytes_max: int) -> None:
-        super().__init__(_core.ReplyReader(http=True, reply_bytes_max=reply_bytes_max))
+    def __init__(self, reply_bytes_max: int, codings: bool = False) -> None:
+        reader = _core.ReplyReader(http=True, reply_bytes_max=reply_bytes_max, codings=codings)
+        super().__init__(reader)
         self._used_at = time.monotonic()
 
     @property
@@ -179,8 +180,10 @@ class EventConnection(AsyncConnection):
     """A connection over HTTP for one stream of server-sent events, which pauses when too many items
     wait."""
 
-    def __init__(self, reply_bytes_max: int, waiting_bytes_max: int) -> None:
-        reader = _core.ReplyReader(http=True, reply_bytes_max=reply_bytes_max, events=True)
+    def __init__(self, reply_bytes_max: int, waiting_bytes_max: int, codings: bool = False) -> None:
+        reader = _core.ReplyReader(
+            http=True, reply_bytes_max=reply_bytes_max, events=True, codings=codings
+        )
         super().__init__(reader)
         self._waiting_bytes_max = waiting_bytes_max
         self._inbox = Inbox()

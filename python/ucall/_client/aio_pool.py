@@ -233,7 +233,7 @@ class HttpPool(AsyncPool):
         return reply
 
     async def _exchange_once(self, request: _core.Request, ids: Collection[object]) -> _core.Reply:
-        connection = await self._connect(lambda: HttpConnection(self._reply_bytes_max))
+        connection = await self._connect(self._new_connection)
         try:
             return await connection.exchange(request)
         finally:
@@ -242,9 +242,12 @@ class HttpPool(AsyncPool):
     async def _next_connection(self) -> HttpConnection:
         if not self._idle:
             idle = self._idle
-            idle.append(await self._connect(lambda: HttpConnection(self._reply_bytes_max)))
+            idle.append(await self._connect(self._new_connection))
             return idle[-1]
         return self._idle[-1]
+
+    def _new_connection(self) -> HttpConnection:
+        return HttpConnection(self._reply_bytes_max, self._address.codings is not None)
 
     async def _take(self) -> HttpConnection:
         while self._idle:
@@ -252,7 +255,7 @@ class HttpPool(AsyncPool):
             if await connection.is_alive() and connection.is_reusable:
                 return connection
             connection.abort()
-        return await self._connect(lambda: HttpConnection(self._reply_bytes_max))
+        return await self._connect(self._new_connection)
 
     def channel(self, *, for_calls: bool = False) -> NoReturn:
         """Raises ``ValueError``: there is no shared connection."""
@@ -261,7 +264,9 @@ class HttpPool(AsyncPool):
     async def event_connection(self, deadline: Deadline) -> EventConnection:
         """Opens a connection for one stream."""
         return await self._connect(
-            lambda: EventConnection(self._reply_bytes_max, self._waiting_bytes_max)
+            lambda: EventConnection(
+                self._reply_bytes_max, self._waiting_bytes_max, self._address.codings is not None
+            )
         )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ucall._nats.group import Group
     from ucall._tracing.client import ClientSpan, ClientSpans
+    from ucall.options import Compression
 
 __all__ = [
     "IMAGE_PIXELS_MAX",
@@ -55,15 +56,25 @@ SUBSCRIPTIONS_REFUSED = "a client with several addresses has no subscriptions: u
 
 
 def target_of(
-    uri: str | Sequence[str], port: int | None, server_hostname: str | None
+    uri: str | Sequence[str],
+    port: int | None,
+    server_hostname: str | None,
+    compression: Compression | None,
 ) -> Address | Addresses:
     """The server of a client, or its servers."""
+    target: Address | Addresses
     if Addresses.is_several(uri):
-        return Addresses(uri, port, server_hostname)
-    if server_hostname is not None:
+        target = Addresses(uri, port, server_hostname)
+    elif server_hostname is not None:
         raise ValueError("server_hostname: is for addresses with nats://")
-    assert isinstance(uri, str)
-    return Address(uri, port)
+    else:
+        assert isinstance(uri, str)
+        target = Address(uri, port)
+    if compression is not None:
+        from ucall._client.codings import compress
+
+        compress(target, compression)
+    return target
 
 
 def group_of(
@@ -243,10 +254,13 @@ class ClientBase:
     ) -> Source:
         def begin(pool: Any, options: Options) -> Source:
             is_http = options.address.is_http
-            request = options.stream_writer().call(method, args, kwargs, id, not is_http, trace)
-            if is_http:
-                return HttpSource(pool, request, id)
-            return ChannelSource(pool.channel(), request, id)
+
+            def write(writer: RequestWriter) -> Request:
+                return writer.call(method, args, kwargs, id, not is_http, trace)
+
+            if not is_http:
+                return ChannelSource(pool.channel(), write(options.stream_writer()), id)
+            return HttpSource(pool, options, write, id)
 
         if isinstance(self._target, Address) and not self._target.is_udp:
             return begin(self._pool, self._options)
@@ -294,13 +308,15 @@ class ClientBase:
         write: Callable[[RequestWriter], Request],
         ids: tuple[object, ...],
     ) -> Reply:
-        """Sends a request after its server was asked whether it takes frames, if that is why an
-        attempt has failed, and otherwise raises the error of that."""
+        """Sends a request after its server was asked whether it takes frames, or without a coding,
+        if that is why an attempt has failed, and otherwise raises the error of that."""
         options = self._options
         if options.is_provisional:  # The pool has asked each server itself.
             raise error from None
         deadline = Deadline(options.timeout)
         try:
+            if options.address.refuses_coding(error):
+                return await self._send(write(options.writer.plain()), ids, deadline)
             writer = await writer_after(error, self._pool, options, deadline)
             try:
                 return await self._send(write(writer), ids, deadline)

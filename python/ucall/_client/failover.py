@@ -368,10 +368,13 @@ class FailoverPool(Generic[PoolT]):
             try:
                 reply = await self._send_to(member, request, call)
             except (_core.Undecided, ConnectionError) as error:
-                if not self._doubts_frames(member, error):
+                if not self._doubts_form(member, error):
                     raise
                 options = self._options.at(member.address, left_to_send(call.deadline))
-                writer = await writer_after_doubt(error, member.pool, options, call.deadline)
+                if member.address.refuses_coding(error):
+                    writer = options.writer.plain()
+                else:
+                    writer = await writer_after_doubt(error, member.pool, options, call.deadline)
                 reply = await self._send_to(member, writer.rewrite(call.request), call)
         except TimeoutError as error:
             if hasattr(error, "may_have_run"):
@@ -395,8 +398,10 @@ class FailoverPool(Generic[PoolT]):
         )
         return reply
 
-    def _doubts_frames(self, member: Member[PoolT], error: Exception) -> bool:
-        """Whether an attempt has failed because of a frame; see `doubt_frames`."""
+    def _doubts_form(self, member: Member[PoolT], error: Exception) -> bool:
+        """Whether an attempt has failed because of a coding or a frame; see `doubt_frames`."""
+        if member.address.refuses_coding(error):
+            return True
         return self._rewrites and doubt_frames(error, self._options.at(member.address, None))
 
     async def _rewritten(self, member: Member[PoolT], call: Call) -> _core.Request:

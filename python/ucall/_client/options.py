@@ -40,6 +40,7 @@ TIMEOUT_MS = "Ucall-Timeout-Ms"
 #: Headers that the client sets itself.
 RESERVED = {
     "connection",
+    "content-encoding",
     "content-length",
     "content-type",
     "host",
@@ -50,6 +51,8 @@ RESERVED = {
     "sec-websocket-extensions",
     "sec-websocket-protocol",
 }
+#: The codings of replies, as ``Accept-Encoding`` names them.
+_CODINGS = "zstd, gzip"
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 
 
@@ -99,7 +102,13 @@ class Options:
         if timeout not in (None, TIMEOUT_S) and not (address.is_http or address.is_udp):
             self.timeout_ms = math.ceil(timeout * 1000)
         self.writer = _core.RequestWriter(
-            self._head(), default, self.timeout_ms, address.frames, self.is_provisional, priority
+            self._head(),
+            default,
+            self.timeout_ms,
+            address.frames,
+            self.is_provisional,
+            priority,
+            address.codings,
         )
 
     def _head(self) -> bytes | None:
@@ -115,7 +124,9 @@ class Options:
             return self.writer.without_frames()
         headers = {name: value for name, value in self.headers.items() if name.lower() != "accept"}
         head = _head(self.address, {**headers, "Accept": "text/event-stream"})
-        return _core.RequestWriter(head, default, priority=self.priority)
+        return _core.RequestWriter(
+            head, default, priority=self.priority, coding=self.address.codings
+        )
 
     def upgrade_head(self) -> bytes:
         """The head of an upgrade to WebSocket, without its key and end."""
@@ -259,9 +270,13 @@ def _check_priority(priority: object) -> None:
 
 def _with_deadline(headers: Mapping[str, str], timeout: float | None) -> Mapping[str, str]:
     """Adds the header with the caller's time limit."""
-    if timeout is None or any(name.lower() == TIMEOUT_MS.lower() for name in headers):
+    if timeout is None or _has(headers, TIMEOUT_MS.lower()):
         return headers
     return {**headers, TIMEOUT_MS: str(math.ceil(timeout * 1000))}
+
+
+def _has(headers: Mapping[str, str], name: str) -> bool:
+    return any(it.lower() == name for it in headers)
 
 
 def _head(address: Address, headers: Mapping[str, str]) -> bytes:
@@ -272,12 +287,13 @@ def _head(address: Address, headers: Mapping[str, str]) -> bytes:
         "Content-Type: application/json",
     ]
     lines += _header_lines(headers)
+    if address.codings is not None and not _has(headers, "accept-encoding"):
+        lines.append(f"Accept-Encoding: {_CODINGS}")
     return "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")
 
 
 def _header_lines(headers: Mapping[str, str]) -> list[str]:
-    given = {name.lower() for name in headers}
-    lines = [] if "user-agent" in given else [f"User-Agent: ucall/{_core.VERSION}"]
+    lines = [] if _has(headers, "user-agent") else [f"User-Agent: ucall/{_core.VERSION}"]
     for name, value in headers.items():
         check_header(name, value)
         lines.append(f"{name}: {value.strip()}")

@@ -168,6 +168,7 @@ class Pool:
             self._socket(deadline),
             reply_bytes_max=self._reply_bytes_max,
             observer=self._observer,
+            codings=self._address.codings is not None,
         )
 
     def abandon(self) -> None:
@@ -224,6 +225,7 @@ class Pool:
                 reply_bytes_max=self._reply_bytes_max,
                 idle_max_s=sockets.IDLE_MAX_S,
                 memory=memory,
+                codings=self._address.codings is not None,
             )
         from ucall._client.socket_connection import SocketConnection
 
@@ -232,6 +234,7 @@ class Pool:
             is_http=self._address.is_http,
             reply_bytes_max=self._reply_bytes_max,
             observer=observer,
+            codings=self._address.codings is not None,
         )
 
     def _socket(self, deadline: Deadline) -> socket.socket | TlsSocket:

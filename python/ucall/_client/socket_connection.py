@@ -65,10 +65,11 @@ class SocketConnection:
         reply_bytes_max: int,
         observer: Observer | None = None,
         events: bool = False,
+        codings: bool = False,
     ) -> None:
         self._socket: socket.socket | TlsSocket | None = connected
         self._reader = _core.ReplyReader(
-            http=is_http, reply_bytes_max=reply_bytes_max, events=events
+            http=is_http, reply_bytes_max=reply_bytes_max, events=events, codings=codings
         )
         self._is_http = is_http
         self._observer = observer

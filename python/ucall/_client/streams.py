@@ -22,6 +22,7 @@ from ucall.errors import ConnectionError, TimeoutError
 if TYPE_CHECKING:
     from ucall._client.channel import Channel
     from ucall._client.inbox import Message
+    from ucall._client.options import Options
     from ucall._client.reconnecting import Reconnecting
 
 __all__ = [
@@ -211,8 +212,15 @@ class ChannelSource:
 class HttpSource:
     """A stream over HTTP, as server-sent events on a connection of its own."""
 
-    def __init__(self, pool: Any, request: _core.Request, id: object) -> None:
-        self._pool, self._request, self._id = pool, request, id
+    def __init__(
+        self,
+        pool: Any,
+        options: Options,
+        write: Callable[[_core.RequestWriter], _core.Request],
+        id: object,
+    ) -> None:
+        self._pool, self._options, self._write, self._id = pool, options, write, id
+        self._request = write(options.stream_writer())
         self._connection: Any = None
 
     async def begin(self, deadline: Deadline) -> None:
@@ -222,11 +230,23 @@ class HttpSource:
 
     async def next(self, deadline: Deadline) -> Message:
         """See `Source.next`."""
-        message: Message = await self._connection.next(deadline)
+        try:
+            message: Message = await self._connection.next(deadline)
+        except ConnectionError as error:
+            if not self._options.address.refuses_coding(error):
+                raise
+            message = await self._next_without_coding(deadline)
         if isinstance(message, _core.Reply):
             message.check_answers(self._request)
             return message
         return self._checked(message)
+
+    async def _next_without_coding(self, deadline: Deadline) -> Message:
+        self._connection.abort()
+        self._request = self._write(self._options.stream_writer().plain())
+        await self.begin(deadline)
+        message: Message = await self._connection.next(deadline)
+        return message
 
     def poll(self) -> _core.Notification | None:
         """See `Source.poll`."""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ucall._client.tls import Certificate, Verify
     from ucall._client.udp import AsyncUdpPool
     from ucall.aio import queue as queue
+    from ucall.options import Compression
 else:  # As in `ucall` itself.
     __getattr__, __dir__ = on_demand(__name__, "queue")
 
@@ -90,11 +91,12 @@ class Client(ClientBase):
         broker_options: Mapping[str, Any] | None = None,
         shared_memory: bool = False,
         trusted: bool = False,
+        compression: Compression | None = None,
     ) -> None:
         arguments = dict(locals())
         if max_connections < 1:
             raise ValueError(f"max_connections: expected 1 or more, got {max_connections}")
-        target = target_of(uri, port, server_hostname)
+        target = target_of(uri, port, server_hostname, compression)
         super().__init__(target, timeout, headers, max_image_pixels, trace, arguments)
         address = self._options.address
         if shared_memory or trusted:

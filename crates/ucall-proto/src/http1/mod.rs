@@ -14,6 +14,7 @@ mod bytes;
 mod call_paths;
 mod chunk_extension;
 mod chunked;
+mod coded_response;
 mod date;
 mod error;
 mod fields;

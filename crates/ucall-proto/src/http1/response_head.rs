@@ -9,6 +9,7 @@ use httparse::{Header, ParserConfig, Response, Status};
 
 use super::bytes::{decimal, list};
 use super::fields::is_header;
+use crate::coding::Coding;
 
 const HEADERS_MAX: usize = 100;
 
@@ -39,6 +40,8 @@ pub struct ResponseHead {
     pub has_events: bool,
     /// Whether the body is a document with binary parts.
     pub has_parts: bool,
+    /// The coding of the body, if it has one.
+    pub coding: Option<Coding>,
     /// The proof of a server that it speaks WebSocket (RFC 6455, section 4.2.2).
     pub websocket_accept: Option<Vec<u8>>,
     /// `Retry-After` in seconds (RFC 9110, section 10.2.3). A date is ignored.
@@ -109,6 +112,7 @@ pub(super) fn parse_response_head(
         keeps_alive,
         has_events: fields.has_events,
         has_parts: fields.has_parts,
+        coding: fields.coding,
         websocket_accept: fields.websocket_accept,
         retry_after_s: fields.retry_after_s,
         location,
@@ -124,6 +128,7 @@ struct Fields {
     keep_alive: bool,
     has_events: bool,
     has_parts: bool,
+    coding: Option<Coding>,
     websocket_accept: Option<Vec<u8>>,
     retry_after_s: Option<u64>,
 }
@@ -160,7 +165,10 @@ impl Fields {
             16 if is_header(name, b"Content-Encoding")
                 && !value.eq_ignore_ascii_case(b"identity") =>
             {
-                return Err(not_http("a compressed body, which the request does not accept"));
+                match (self.coding, Coding::named(value)) {
+                    (None, Some(coding)) => self.coding = Some(coding),
+                    _ => return Err(unaccepted_coding()),
+                }
             }
             17 if is_header(name, b"Transfer-Encoding") => {
                 if self.transfer_encoding || !value.eq_ignore_ascii_case(b"chunked") {
@@ -209,6 +217,12 @@ fn is_media(content_type: &[u8], expected: &[u8]) -> bool {
 #[cold]
 fn too_large(bytes_max: usize) -> ResponseError {
     ResponseError::Invalid(format!("a head of more than {bytes_max} bytes"))
+}
+
+/// The body has a coding that the request does not accept.
+#[cold]
+pub(super) fn unaccepted_coding() -> ResponseError {
+    not_http("a compressed body, which the request does not accept")
 }
 
 #[cold]

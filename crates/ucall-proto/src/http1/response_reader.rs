@@ -16,8 +16,11 @@ use std::borrow::Cow;
 use std::mem;
 
 use super::chunked::{ChunkedDecoder, ChunkedLimits};
+use super::coded_response::CodedResponse;
 use super::error::HttpError;
-use super::response_head::{ResponseBodyLength, ResponseError, ResponseHead, parse_response_head};
+use super::response_head::{
+    ResponseBodyLength, ResponseError, ResponseHead, parse_response_head, unaccepted_coding,
+};
 
 /// Bytes of one head.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
@@ -47,6 +50,10 @@ pub struct ResponseReader {
     body_bytes_max: usize,
     /// Whether the caller limits the parts of this body.
     is_unlimited: bool,
+    /// Whether bodies may have a coding.
+    accepts_codings: bool,
+    /// The body in progress, if it has one.
+    coded: Option<Box<CodedResponse>>,
 }
 
 #[derive(Debug)]
@@ -67,16 +74,35 @@ impl ResponseReader {
             informational: 0,
             body_bytes_max,
             is_unlimited: false,
+            accepts_codings: false,
+            coded: None,
         }
     }
 
+    /// The same, of bodies that may be in gzip or zstd, which it decodes. A body of at most
+    /// `body_bytes_max` bytes has that length when it is decoded.
+    #[must_use]
+    pub fn accepting_codings(self) -> Self {
+        Self { accepts_codings: true, ..self }
+    }
+
     /// Reads up to the end of a head or a body. Returns how much of `input` it has read, and that
-    /// part; without one it has read everything.
+    /// part; without one it has read everything, or [`take_part`](Self::take_part) has a part of a
+    /// body in a coding, after which it reads on.
     ///
     /// # Errors
     /// See [`ResponseError`].
     #[inline]
     pub fn read<'a>(&mut self, input: &'a [u8]) -> ReadResult<'a> {
+        match self.coded.is_some() {
+            false => self.read_encoded(input),
+            true => self.read_coded(input),
+        }
+    }
+
+    /// Reads a body as it was sent.
+    #[inline]
+    fn read_encoded<'a>(&mut self, input: &'a [u8]) -> ReadResult<'a> {
         match &mut self.state {
             ReaderState::Head => self.read_head(input),
             ReaderState::Sized(len) => {
@@ -106,6 +132,7 @@ impl ResponseReader {
     #[inline]
     pub fn space<'a>(&'a mut self, buffer: &'a mut Vec<u8>) -> (&'a mut Vec<u8>, usize) {
         match self.state {
+            _ if self.coded.is_some() => (buffer, usize::MAX),
             ReaderState::Sized(len) => {
                 let missing = len.saturating_sub(self.partial.len());
                 self.partial.reserve_exact(missing);
@@ -124,6 +151,13 @@ impl ResponseReader {
 
     /// Takes what has arrived of an incomplete body.
     pub fn take_part(&mut self) -> Vec<u8> {
+        match &mut self.coded {
+            Some(coded) => coded.take_decoded(),
+            None => self.take_encoded(),
+        }
+    }
+
+    fn take_encoded(&mut self) -> Vec<u8> {
         match &mut self.state {
             ReaderState::Head => return Vec::new(),
             ReaderState::Sized(len) => *len = len.saturating_sub(self.partial.len()),
@@ -133,11 +167,18 @@ impl ResponseReader {
     }
 
     /// The connection has ended. Returns the body that ends with it, if there is one.
-    pub fn end(&mut self) -> Option<Vec<u8>> {
-        matches!(self.state, ReaderState::UntilClose).then(|| {
-            self.state = ReaderState::Head;
-            mem::take(&mut self.partial)
-        })
+    ///
+    /// # Errors
+    /// It is no whole data of its coding.
+    pub fn end(&mut self) -> Result<Option<Vec<u8>>, ResponseError> {
+        if !matches!(self.state, ReaderState::UntilClose) {
+            return Ok(None);
+        }
+        self.state = ReaderState::Head;
+        match self.coded.take() {
+            Some(coded) => coded.finish().map(Some),
+            None => Ok(Some(mem::take(&mut self.partial))),
+        }
     }
 
     /// Whether no byte of a response has arrived, but white space.
@@ -147,7 +188,38 @@ impl ResponseReader {
 
     /// Memory of an incomplete response.
     pub fn held_bytes(&self) -> usize {
-        self.partial.capacity()
+        self.partial.capacity() + self.coded.as_ref().map_or(0, |coded| coded.held_bytes())
+    }
+
+    /// Reads a body in a coding: all of it, unless the caller takes it in parts.
+    #[cold]
+    fn read_coded<'a>(&mut self, input: &'a [u8]) -> ReadResult<'a> {
+        let mut used = 0;
+        while let Some(coded) = &mut self.coded {
+            while coded.has_undecoded() {
+                coded.decode_piece(self.body_bytes_max, self.is_unlimited)?;
+                if self.is_unlimited && coded.has_decoded() {
+                    return Ok((used, None));
+                }
+            }
+            if coded.has_ended() {
+                break;
+            }
+            let (now, part) = self.read_encoded(input.get(used..).unwrap_or_default())?;
+            used += now;
+            let (encoded, has_ended) = match part {
+                Some(ResponsePart::Body(end)) => (end, true),
+                _ => (self.take_encoded().into(), false),
+            };
+            if encoded.is_empty() && !has_ended {
+                return Ok((used, None));
+            }
+            if let Some(coded) = &mut self.coded {
+                coded.append(&encoded, has_ended);
+            }
+        }
+        let body = self.coded.take().map(|coded| coded.finish()).transpose()?;
+        Ok((used, body.map(|body| ResponsePart::Body(body.into()))))
     }
 
     /// Heads of status 1xx are skipped.
@@ -170,6 +242,10 @@ impl ResponseReader {
             }
         };
         (self.informational, self.is_unlimited) = (0, false);
+        if let Some(coding) = head.coding {
+            let coded = Some(coding).filter(|_| self.accepts_codings).and_then(CodedResponse::new);
+            self.coded = Some(Box::new(coded.ok_or_else(unaccepted_coding)?));
+        }
         self.state = match head.body {
             ResponseBodyLength::Sized(len) => {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);

@@ -54,15 +54,19 @@ impl DrainNotice {
 
 #[pymethods]
 impl ClientConnection {
-    /// Takes over a connected descriptor in blocking mode, whose server may share memory.
+    /// Takes over a connected descriptor in blocking mode, whose server may share memory. With
+    /// `codings` replies may be in gzip or zstd.
     #[new]
-    #[pyo3(signature = (descriptor, *, http, reply_bytes_max, idle_max_s, memory=None))]
+    #[pyo3(signature = (
+        descriptor, *, http, reply_bytes_max, idle_max_s, memory=None, codings=false
+    ))]
     fn new(
         descriptor: RawFd,
         http: bool,
         reply_bytes_max: usize,
         idle_max_s: f64,
         memory: Option<&Bound<'_, SharedMemory>>,
+        codings: bool,
     ) -> PyResult<Self> {
         if descriptor < 0 {
             return Err(PyValueError::new_err("the descriptor is invalid"));
@@ -71,6 +75,9 @@ impl ClientConnection {
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let protocol = if http { Protocol::Http } else { Protocol::Raw };
         let mut parser = Parser::new(protocol, reply_bytes_max);
+        if codings {
+            parser.accept_codings();
+        }
         let memory = memory.map(|memory| memory.get().clone());
         if let Some(memory) = &memory {
             parser.share(memory.clone());

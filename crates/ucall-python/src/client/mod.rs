@@ -9,6 +9,7 @@
 //! [`send_datagrams`] and [`receive_datagrams`] are for UDP. Addresses, pools and retries are in
 //! `python/ucall/_client/`.
 
+mod coding;
 mod connection;
 mod datagrams;
 mod error;
@@ -27,6 +28,7 @@ mod socket;
 mod support;
 mod values;
 
+pub(crate) use coding::CodingSupport;
 pub(crate) use connection::{ClientConnection, peek};
 pub(crate) use datagrams::{receive_datagrams, send_datagrams};
 pub(crate) use frame::client_frame;

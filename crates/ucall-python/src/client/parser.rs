@@ -82,6 +82,8 @@ pub(super) struct Parser {
     /// The payload of the last Ping without a Pong.
     ping: Option<Vec<u8>>,
     keeps_alive: bool,
+    /// Whether bodies may be in a coding.
+    accepts_codings: bool,
     /// The memory that is shared with the server.
     memory: Option<SharedMemory>,
 }
@@ -117,8 +119,22 @@ impl Parser {
             events: None,
             ping: None,
             keeps_alive: true,
+            accepts_codings: false,
             memory: None,
         }
+    }
+
+    /// Decodes bodies in gzip and zstd.
+    pub(super) fn accept_codings(&mut self) {
+        self.accepts_codings = true;
+        if let ParserState::Http(_) = self.state {
+            self.state = ParserState::Http(self.response_reader());
+        }
+    }
+
+    fn response_reader(&self) -> ResponseReader {
+        let reader = ResponseReader::new(self.bytes_max);
+        if self.accepts_codings { reader.accepting_codings() } else { reader }
     }
 
     /// Finds the parts of frames in memory that is shared with the server.
@@ -159,7 +175,7 @@ impl Parser {
     /// Handles the end of the connection. Returns the reply that ends with it, if there is one.
     pub(super) fn end(&mut self) -> Result<Option<Message>, ClientFault> {
         let body = match &mut self.state {
-            ParserState::Http(reader) => reader.end(),
+            ParserState::Http(reader) => reader.end()?,
             _ => None,
         };
         match body {
@@ -285,7 +301,9 @@ impl Parser {
         }
         self.keeps_alive = head.keeps_alive;
         match head.body {
-            ResponseBodyLength::Sized(len) if head.has_parts && len >= LONG_FRAME_BYTES_MIN => {
+            ResponseBodyLength::Sized(len)
+                if head.has_parts && head.coding.is_none() && len >= LONG_FRAME_BYTES_MIN =>
+            {
                 // The reader has checked the length.
                 self.begin_frame(len as usize);
             }
@@ -315,7 +333,7 @@ impl Parser {
         let memory = mem::take(memory);
         self.state = match self.protocol {
             Protocol::Raw => ParserState::raw(),
-            _ => ParserState::Http(ResponseReader::new(self.bytes_max)),
+            _ => ParserState::Http(self.response_reader()),
         };
         self.shrink();
         Some(Message { frame: Some(Box::new(memory)), ..mem::take(&mut self.message) })

@@ -25,17 +25,27 @@ pub(crate) struct ReplyReader {
 impl ReplyReader {
     /// A reader for one connection and messages of up to `reply_bytes_max` bytes. With `events` an
     /// HTTP reply may be a stream of server-sent events. With `accept`, the proof of the upgrade,
-    /// the connection is a WebSocket.
+    /// the connection is a WebSocket. With `codings` HTTP replies may be in gzip or zstd.
     #[new]
-    #[pyo3(signature = (*, http, reply_bytes_max, events=false, accept=None))]
-    fn new(http: bool, reply_bytes_max: usize, events: bool, accept: Option<Vec<u8>>) -> Self {
+    #[pyo3(signature = (*, http, reply_bytes_max, events=false, accept=None, codings=false))]
+    fn new(
+        http: bool,
+        reply_bytes_max: usize,
+        events: bool,
+        accept: Option<Vec<u8>>,
+        codings: bool,
+    ) -> Self {
         let protocol = match (accept, http, events) {
             (Some(accept), _, _) => Protocol::WebSocket { accept },
             (None, true, true) => Protocol::HttpEvents,
             (None, true, false) => Protocol::Http,
             (None, false, _) => Protocol::Raw,
         };
-        Self { parser: Parser::new(protocol, reply_bytes_max), fault: None, has_replied: false }
+        let mut parser = Parser::new(protocol, reply_bytes_max);
+        if codings {
+            parser.accept_codings();
+        }
+        Self { parser, fault: None, has_replied: false }
     }
 
     /// Finds the parts of frames in memory that is shared with the server.

@@ -9,6 +9,7 @@ use pyo3::types::{PyDict, PyTuple};
 use ucall_proto::json::{write_i64, write_string};
 use ucall_proto::{ResultFormat, inline_results};
 
+use super::coding::CodingSupport;
 use super::error::value_error;
 use super::request::{Expected, Request};
 use super::request_parts::{Frame, FrameBody, OutgoingParts, fits_frame};
@@ -47,6 +48,8 @@ pub(crate) struct RequestWriter {
     /// The `priority` of each request's `_meta`.
     priority: Option<i8>,
     forms: Forms,
+    /// Which requests with a head are compressed.
+    coding: Option<Py<CodingSupport>>,
 }
 
 #[pymethods]
@@ -54,10 +57,11 @@ impl RequestWriter {
     /// `head` ends with `Content-Length: `; with `None` requests are raw documents, whose calls
     /// carry `timeout_ms`. Requests may be frames as far as `frames` knows that the server takes
     /// them; `Undecided` is raised if it has to be asked first. With `provisional` they are written
-    /// again, by `rewrite` of another writer, before they are sent.
+    /// again, by `rewrite` of another writer, before they are sent. Others than frames are
+    /// compressed if `coding` says so.
     #[new]
     #[pyo3(signature = (
-        head, default, timeout_ms=None, frames=None, provisional=false, priority=None
+        head, default, timeout_ms=None, frames=None, provisional=false, priority=None, coding=None
     ))]
     fn new(
         head: Option<Vec<u8>>,
@@ -66,20 +70,27 @@ impl RequestWriter {
         frames: Option<Py<FrameSupport>>,
         provisional: bool,
         priority: Option<i8>,
+        coding: Option<Py<CodingSupport>>,
     ) -> Self {
         let forms = match (frames, provisional) {
             (_, true) => Forms::Provisional,
             (Some(support), false) => Forms::Known(support),
             (None, false) => Forms::Json,
         };
-        Self { head, default, timeout_ms, priority, forms }
+        Self { head, default, timeout_ms, priority, forms, coding }
     }
 
     /// A writer of the same requests as JSON.
     fn without_frames(&self, py: Python<'_>) -> Self {
         let (head, default) = (self.head.clone(), self.default.clone_ref(py));
         let (timeout_ms, priority) = (self.timeout_ms, self.priority);
-        Self { head, default, timeout_ms, priority, forms: Forms::Json }
+        let coding = self.coding.as_ref().map(|coding| coding.clone_ref(py));
+        Self { head, default, timeout_ms, priority, forms: Forms::Json, coding }
+    }
+
+    /// A writer of the same requests as JSON that is not compressed.
+    fn plain(&self, py: Python<'_>) -> Self {
+        Self { coding: None, ..self.without_frames(py) }
     }
 
     /// Writes one call; with the id `None` a notification. `wants_items` asks for the items of a
@@ -251,6 +262,12 @@ impl RequestWriter {
             data.push(b'\n');
             return Request { data, start: 0, document, timeout, expected, frame: None };
         };
+        if self.coding.is_some()
+            && let Some(text) = data.get(document.clone())
+            && let Some(request) = self.coded(text, &expected, head_end, None)
+        {
+            return request;
+        }
         let head_bytes = document.start;
         let length = (data.len() - head_bytes).to_string();
         let mut start = head_bytes;
@@ -262,6 +279,43 @@ impl RequestWriter {
             }
         }
         Request { data, start, document, timeout, expected, frame: None }
+    }
+
+    /// The request of a document that is compressed; `None` if it is sent as it is. It is a frame
+    /// if `parts` are given, of which there is none.
+    #[cold]
+    fn coded(
+        &self,
+        document: &[u8],
+        expected: &Expected,
+        head_end: &[u8],
+        parts: Option<&OutgoingParts>,
+    ) -> Option<Request> {
+        let (head, coding) = (self.head.as_ref()?, self.coding.as_ref()?);
+        let (mut data, mut framed) = (Vec::new(), Vec::new());
+        let body: &[u8] = match parts {
+            Some(parts) => {
+                write_parts_head(&mut data, head);
+                FrameBody::of(parts).write(&mut framed, document, parts);
+                &framed
+            }
+            None => {
+                data.extend_from_slice(head);
+                document
+            }
+        };
+        let (body, header) = coding.get().encode(body)?;
+        write_i64(&mut data, body.len() as i64);
+        for part in [header.as_bytes(), head_end, &body] {
+            data.extend_from_slice(part);
+        }
+        let document = data.len() - body.len()..data.len();
+        let frame = parts.map(|parts| {
+            let parts = parts.clone();
+            Box::new(Frame { parts, attached: Vec::new(), is_provisional: false })
+        });
+        let expected = expected.clone();
+        Some(Request { data, start: 0, document, timeout: 0..0, expected, frame })
     }
 
     #[inline(never)]
@@ -324,6 +378,12 @@ impl RequestWriter {
             }
             _ => document,
         };
+        if self.coding.is_some()
+            && parts.as_ref().is_none_or(|parts| parts.is_empty())
+            && let Some(request) = self.coded(document, &expected, head_end, parts.as_ref())
+        {
+            return request;
+        }
         let body = parts.as_ref().map(|parts| FrameBody::of(parts));
         let len = body.as_ref().map_or(document.len(), |body| body.len(document.len()));
         let mut data = Vec::new();

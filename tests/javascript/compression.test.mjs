@@ -1,0 +1,24 @@
+/** `ucall.js` with a server at PORT that compresses replies: `fetch` asks for it, and decodes them. */
+import assert from "node:assert/strict";
+import { env } from "node:process";
+import { test } from "node:test";
+import { pathToFileURL } from "node:url";
+
+const codings = [];
+const { fetch } = globalThis;
+globalThis.fetch = async (...request) => {
+  const response = await fetch(...request);
+  codings.push(response.headers.get("Content-Encoding"));
+  return response;
+};
+const { Client } = await import(pathToFileURL(env.UCALL_JS));
+
+test("compressed replies and streams", async () => {
+  const client = new Client(`http://127.0.0.1:${env.PORT}/`);
+  const value = "x".repeat(100_000);
+  assert.equal(await client.call("echo", { value }), value);
+  const items = [];
+  for await (const item of client.stream("count", { to: 3 })) items.push(item);
+  assert.deepEqual(items, [0, 1, 2]);
+  assert.deepEqual(codings, ["gzip", "gzip"]);
+});
