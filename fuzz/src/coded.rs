@@ -1,4 +1,4 @@
-//! Bodies in gzip and zstd.
+//! Bodies in gzip and zstd, and messages in deflate.
 
 use ucall_proto::coding::{Coding, DecodeError, Decoder};
 
@@ -14,20 +14,26 @@ const BYTES_MAX: usize = 1 << 20;
 /// When it is not.
 pub fn run(input: &[u8]) {
     let (mut random, body) = Random::of_input(input);
-    for coding in [Coding::Gzip, Coding::Zstd] {
-        let whole = decode(coding, &[body], 64 << 10);
+    let decoders: [fn() -> Option<Decoder>; 3] =
+        [|| Decoder::new(Coding::Gzip), || Decoder::new(Coding::Zstd), Decoder::of_deflate];
+    for new in decoders {
+        let whole = decode(new, &[body], 64 << 10);
         let pieces = random.pieces(body);
         let room = 1 + random.below(5_000);
-        let cut = decode(coding, &pieces, room);
+        let cut = decode(new, &pieces, room);
         let is_long = |it: &Result<Vec<u8>, _>| it.as_ref().is_ok_and(|it| it.len() >= BYTES_MAX);
         if !is_long(&whole) && !is_long(&cut) {
-            assert!(whole == cut, "{coding:?}: cuts change the body");
+            assert!(whole == cut, "{:?}: cuts change the body", new());
         }
     }
 }
 
-fn decode(coding: Coding, pieces: &[&[u8]], room: usize) -> Result<Vec<u8>, DecodeError> {
-    let mut decoder = Decoder::new(coding).expect("there is memory");
+fn decode(
+    new: fn() -> Option<Decoder>,
+    pieces: &[&[u8]],
+    room: usize,
+) -> Result<Vec<u8>, DecodeError> {
+    let mut decoder = new().expect("there is memory");
     let mut body = Vec::new();
     for piece in pieces {
         let mut rest = *piece;

@@ -1,5 +1,6 @@
-/** `ucall.js` with a server at PORT that compresses replies: `fetch` asks for it, and decodes them. */
+/** `ucall.js` with a server at PORT that compresses: `fetch` and WebSocket agree on it, and decode. */
 import assert from "node:assert/strict";
+import { createRequire } from "node:module";
 import { env } from "node:process";
 import { test } from "node:test";
 import { pathToFileURL } from "node:url";
@@ -21,4 +22,21 @@ test("compressed replies and streams", async () => {
   for await (const item of client.stream("count", { to: 3 })) items.push(item);
   assert.deepEqual(items, [0, 1, 2]);
   assert.deepEqual(codings, ["gzip", "gzip"]);
+});
+
+test("compressed messages", async () => {
+  let socket;
+  class Kept extends createRequire(import.meta.url)("ws") {
+    constructor(...address) {
+      super(...address);
+      socket = this;
+    }
+  }
+  const client = new Client(`ws://127.0.0.1:${env.PORT}/`, { WebSocket: Kept });
+  for (const length of [10, 100_000]) {
+    const value = Array.from({ length }, (_, at) => at).join(" ");
+    assert.equal(await client.call("echo", { value }), value);
+  }
+  assert.equal(socket.extensions, "permessage-deflate");
+  client.close();
 });

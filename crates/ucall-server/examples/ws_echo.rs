@@ -62,7 +62,7 @@ fn echo(event: Event<'_>, out: &mut Vec<u8>) -> Result<bool, WebSocketError> {
             write_frame(out, kind.opcode(), &payload);
         }
         Event::Ping(payload) => write_frame(out, Opcode::Pong, payload),
-        Event::Fragment { .. } | Event::Pong(_) => {}
+        Event::Compressed { .. } | Event::Fragment { .. } | Event::Pong(_) => {}
         Event::Close(None) => {
             write_frame(out, Opcode::Close, b"");
             return Ok(false);

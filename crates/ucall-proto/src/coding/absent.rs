@@ -13,6 +13,12 @@ impl Decoder {
         None
     }
 
+    /// None.
+    #[must_use]
+    pub fn of_deflate() -> Option<Self> {
+        None
+    }
+
     /// See the decoder of a build with codings.
     ///
     /// # Errors
@@ -48,6 +54,12 @@ impl Encoder {
     /// None.
     #[must_use]
     pub fn of_stream(_: Coding) -> Option<Self> {
+        None
+    }
+
+    /// None.
+    #[must_use]
+    pub fn of_deflate(_: u8) -> Option<Self> {
         None
     }
 

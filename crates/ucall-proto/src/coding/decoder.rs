@@ -30,6 +30,7 @@ pub struct Decoder {
 
 enum Stream {
     Gzip(Decompress),
+    Deflate(Decompress),
     Zstd(DCtx<'static>),
 }
 
@@ -51,6 +52,14 @@ impl Decoder {
                 Stream::Zstd(context)
             }
         };
+        Some(Self { stream, is_within: false, has_ended: false })
+    }
+
+    /// A decoder of a message in deflate without a header (RFC 1951), whose last block may have any
+    /// place in it.
+    #[must_use]
+    pub fn of_deflate() -> Option<Self> {
+        let stream = Stream::Deflate(Decompress::new(false));
         Some(Self { stream, is_within: false, has_ended: false })
     }
 
@@ -92,17 +101,18 @@ impl Decoder {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         match &self.stream {
-            Stream::Gzip(_) => GZIP_HELD_BYTES,
+            Stream::Gzip(_) | Stream::Deflate(_) => GZIP_HELD_BYTES,
             Stream::Zstd(context) => context.sizeof(),
         }
     }
 
     fn begin_member(&mut self) {
-        // That of zstd begins a frame by itself.
-        if self.has_ended
-            && let Stream::Gzip(stream) = &mut self.stream
-        {
-            *stream = Decompress::new_gzip(GZIP_WINDOW_BITS);
+        match &mut self.stream {
+            _ if !self.has_ended => {}
+            Stream::Gzip(stream) => *stream = Decompress::new_gzip(GZIP_WINDOW_BITS),
+            Stream::Deflate(stream) => *stream = Decompress::new(false),
+            // It begins a frame by itself.
+            Stream::Zstd(_) => {}
         }
         self.is_within = true;
     }
@@ -111,7 +121,7 @@ impl Decoder {
 impl Stream {
     fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<StreamStep, DecodeError> {
         match self {
-            Self::Gzip(stream) => {
+            Self::Gzip(stream) | Self::Deflate(stream) => {
                 let before = stream.total_in();
                 let status = stream.decompress_vec(input, out, FlushDecompress::None);
                 let status = status.map_err(|_| DecodeError::Malformed)?;
@@ -142,8 +152,9 @@ fn zstd_error(code: usize) -> DecodeError {
 impl std::fmt::Debug for Decoder {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let coding = match self.stream {
-            Stream::Gzip(_) => Coding::Gzip,
-            Stream::Zstd(_) => Coding::Zstd,
+            Stream::Gzip(_) => Coding::Gzip.name(),
+            Stream::Deflate(_) => "deflate",
+            Stream::Zstd(_) => Coding::Zstd.name(),
         };
         formatter.debug_tuple("Decoder").field(&coding).finish()
     }

@@ -24,6 +24,7 @@ pub struct Encoder {
 
 enum Stream {
     Gzip(Compress),
+    Deflate(Compress),
     Zstd(CCtx<'static>),
 }
 
@@ -38,6 +39,14 @@ impl Encoder {
     #[must_use]
     pub fn of_stream(coding: Coding) -> Option<Self> {
         Self::with_window(coding, Some(STREAM_WINDOW_BITS))
+    }
+
+    /// An encoder of a message in deflate without a header (RFC 1951), with this window.
+    #[must_use]
+    pub fn of_deflate(window_bits: u8) -> Option<Self> {
+        let level = Compression::new(GZIP_LEVEL);
+        let stream = Compress::new_with_window_bits(level, false, window_bits);
+        Some(Self { stream: Stream::Deflate(stream) })
     }
 
     fn with_window(coding: Coding, bits: Option<u8>) -> Option<Self> {
@@ -61,7 +70,9 @@ impl Encoder {
     /// Encodes what follows the input of earlier calls, and appends it to `out`.
     pub fn encode(&mut self, input: &[u8], flush: Flush, out: &mut Vec<u8>) {
         match &mut self.stream {
-            Stream::Gzip(stream) => encode_gzip(stream, input, flush, out),
+            Stream::Gzip(stream) | Stream::Deflate(stream) => {
+                encode_gzip(stream, input, flush, out)
+            }
             Stream::Zstd(context) => encode_zstd(context, input, flush, out),
         }
     }
@@ -70,7 +81,7 @@ impl Encoder {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         match &self.stream {
-            Stream::Gzip(_) => GZIP_HELD_BYTES,
+            Stream::Gzip(_) | Stream::Deflate(_) => GZIP_HELD_BYTES,
             Stream::Zstd(context) => context.sizeof(),
         }
     }
@@ -117,8 +128,9 @@ fn encode_zstd(context: &mut CCtx<'_>, input: &[u8], flush: Flush, out: &mut Vec
 impl std::fmt::Debug for Encoder {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let coding = match self.stream {
-            Stream::Gzip(_) => Coding::Gzip,
-            Stream::Zstd(_) => Coding::Zstd,
+            Stream::Gzip(_) => Coding::Gzip.name(),
+            Stream::Deflate(_) => "deflate",
+            Stream::Zstd(_) => Coding::Zstd.name(),
         };
         formatter.debug_tuple("Encoder").field(&coding).finish()
     }

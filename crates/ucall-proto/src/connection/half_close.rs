@@ -42,6 +42,10 @@ impl PlainConnection {
     /// Decodes the bodies that the input ends with. No turn follows that could decode more, so a
     /// longer one is refused.
     pub(super) fn decode_at_end<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        // The calls of a WebSocket are cancelled then.
+        if let Protocol::WebSocket(socket) = &mut self.protocol {
+            socket.discard();
+        }
         let mut pieces = 0;
         while self.is_decoding() {
             if pieces == PIECES_AT_END_MAX || environment.scratch.is_full(environment.limits) {

@@ -208,9 +208,11 @@ impl PlainConnection {
         }
     }
 
-    /// Decodes another piece of a body that has arrived.
+    /// Decodes another piece of a body or a message that has arrived.
     pub(super) fn decode_piece<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
-        if let Some(body) = self.piecewise_body() {
+        if self.is_websocket() {
+            self.inflate_piece(environment);
+        } else if let Some(body) = self.piecewise_body() {
             match body.decode(environment.limits) {
                 Err(error) => _ = self.refuse_body(&error, environment),
                 Ok(()) => self.end_pieces(environment),
@@ -227,7 +229,11 @@ impl PlainConnection {
     /// [`Connection::decode_piece`]: super::Connection::decode_piece
     pub fn is_decoding(&self) -> bool {
         self.reading.takes_requests()
-            && matches!(&self.protocol, Protocol::Http(http) if http.body.is_decoding())
+            && match &self.protocol {
+                Protocol::Http(http) => http.body.is_decoding(),
+                Protocol::WebSocket(socket) => socket.inflating.is_some(),
+                _ => false,
+            }
     }
 
     fn piecewise_body(&mut self) -> Option<&mut PiecewiseBody> {

@@ -206,6 +206,7 @@ impl PlainConnection {
         }
         let bytes_needed = match &self.protocol {
             Protocol::Http(http) => http.body.bytes_needed(),
+            Protocol::WebSocket(socket) if socket.inflating.is_some() => 0,
             Protocol::WebSocket(socket) => socket.bytes_needed(),
             Protocol::Raw(raw) => raw.frame_bytes,
             Protocol::Unknown => 0,

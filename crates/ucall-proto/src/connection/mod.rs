@@ -33,6 +33,7 @@ mod http_framing;
 mod http_refusals;
 mod http_route;
 mod http_stream;
+mod inflating;
 mod items;
 mod long;
 mod mcp;
@@ -390,7 +391,7 @@ impl PlainConnection {
         match &mut self.protocol {
             Protocol::Http(http) => drop(http.body.discard()),
             Protocol::Raw(raw) => raw.discard_document(),
-            Protocol::WebSocket(socket) => socket.long = None,
+            Protocol::WebSocket(socket) => socket.discard(),
             _ => {}
         }
     }

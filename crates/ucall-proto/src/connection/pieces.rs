@@ -49,7 +49,7 @@ enum Framing {
 
 /// What has arrived of a body in a coding, and is not decoded.
 #[derive(Debug)]
-struct CodedBody {
+pub(super) struct CodedBody {
     decoder: Decoder,
     encoded: Vec<u8>,
     /// The encoded bytes that are decoded.
@@ -162,24 +162,28 @@ impl Framing {
 
 impl CodedBody {
     fn new(coding: Coding) -> Option<Self> {
-        let decoder = Decoder::new(coding)?;
-        Some(Self { decoder, encoded: Vec::new(), used: 0, used_before: 0, has_more: false })
+        Some(Self::of(Decoder::new(coding)?, Vec::new()))
     }
 
-    fn held_bytes(&self) -> usize {
+    /// What has arrived for this decoder.
+    pub(super) fn of(decoder: Decoder, encoded: Vec<u8>) -> Self {
+        Self { decoder, encoded, used: 0, used_before: 0, has_more: false }
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
         self.encoded.capacity() + self.decoder.held_bytes()
     }
 
-    fn received_len(&self) -> usize {
+    pub(super) fn received_len(&self) -> usize {
         self.used_before + self.encoded.len()
     }
 
-    fn has_undecoded(&self) -> bool {
+    pub(super) fn has_undecoded(&self) -> bool {
         self.has_more || self.used < self.encoded.len()
     }
 
     /// Decodes a piece, and appends it to the body.
-    fn decode(
+    pub(super) fn decode(
         &mut self,
         body: &mut Vec<u8>,
         bytes_max: usize,

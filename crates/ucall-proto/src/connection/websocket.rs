@@ -14,7 +14,8 @@
 //! | a drain, `exchanges_max`, `lifetime` | 1001, after the replies |
 //! | the end of the stream without a Close frame | none |
 //!
-//! A binary message may be a frame with parts (`frames.rs`).
+//! A compressed message is decoded first (`inflating.rs`). A binary message may be a frame with
+//! parts (`frames.rs`).
 //!
 //! A message that is not JSON gets error -32700, and the connection stays open.
 
@@ -23,6 +24,7 @@ use std::mem;
 use super::calls::{DocumentOutcome, RequestContext, run_document, run_outlined};
 use super::exchange::ExchangeReply;
 use super::http_framing::HttpFraming;
+use super::inflating::InflatingMessage;
 use super::{
     Drain, Environment, LoadState, PlainConnection, Protocol, ReadEvent, Step, WaitState, body_time,
 };
@@ -53,8 +55,11 @@ pub enum MessageFraming {
 pub(super) struct WebSocket {
     reader: MessageReader,
     writer: FrameWriter,
-    /// The bytes of the frame whose head has arrived.
+    /// The bytes of the frame whose head has arrived. While a message is being decoded no frame is
+    /// long enough.
     bytes_needed: usize,
+    /// A compressed message of which a part is not decoded.
+    pub(super) inflating: Option<Box<InflatingMessage>>,
     /// That frame, if it is a long message, once much of it has arrived.
     pub(super) long: Option<Box<LongFrame>>,
     /// Pings since the last byte of the peer.
@@ -79,7 +84,9 @@ impl WebSocket {
         input: &mut [u8],
         limits: &Limits,
     ) -> Option<Box<LongFrame>> {
-        let may_begin = self.bytes_needed > limits.long_bytes_min && !self.reader.has_fragments();
+        let may_begin = self.bytes_needed > limits.long_bytes_min
+            && !self.reader.has_fragments()
+            && self.inflating.is_none();
         if may_begin && self.long.is_none() {
             let message = LongMessage::begin(input, limits.long_bytes_min)?;
             self.long = Some(Box::new(LongFrame { message, outline: DocumentOutline::default() }));
@@ -94,8 +101,24 @@ impl WebSocket {
         self.long.take()
     }
 
-    pub(super) fn new(identity: Option<CallerIdentity>) -> Self {
-        Self { identity, ..Self::default() }
+    pub(super) fn new(identity: Option<CallerIdentity>, writer: FrameWriter) -> Self {
+        Self { identity, writer, ..Self::default() }
+    }
+
+    pub(super) fn begin_inflating(&mut self, message: InflatingMessage) {
+        self.inflating = Some(Box::new(message));
+        self.bytes_needed = usize::MAX;
+    }
+
+    pub(super) fn take_inflated(&mut self) -> Option<Box<InflatingMessage>> {
+        self.bytes_needed = 0;
+        self.inflating.take()
+    }
+
+    /// Drops what has arrived of a message.
+    pub(super) fn discard(&mut self) {
+        (self.long, self.inflating) = (None, None);
+        self.reader = MessageReader::default();
     }
 
     pub(super) fn bytes_needed(&self) -> usize {
@@ -110,7 +133,8 @@ impl WebSocket {
     /// The memory of a message in fragments.
     pub(super) fn held_bytes(&self) -> usize {
         let long = self.long.as_ref().map_or(0, |long| long.outline.held_bytes());
-        self.reader.held_bytes() + long
+        let inflating = self.inflating.as_ref().map_or(0, |message| message.held_bytes());
+        self.reader.held_bytes() + long + inflating
     }
 
     /// Whether no message is being received, apart from bytes in the input buffer.
@@ -122,7 +146,10 @@ impl WebSocket {
         if input_len == 0 && self.is_between_messages() {
             return WaitState::Request;
         }
-        let bytes = self.bytes_needed.max(input_len) + self.reader.held_bytes();
+        let bytes = match &self.inflating {
+            Some(message) => message.received_len(),
+            None => self.bytes_needed.max(input_len) + self.reader.held_bytes(),
+        };
         WaitState::Body { total: body_time(bytes, limits) }
     }
 
@@ -184,6 +211,7 @@ impl PlainConnection {
             Ok(_) => Upgrade::parse(head),
             Err(error) => Err(error),
         };
+        let mut writer = FrameWriter::default();
         let identity = match checked {
             Ok(None) => return None,
             Ok(Some(_)) if environment.drain != Drain::No => Err(HttpError::Draining),
@@ -193,7 +221,12 @@ impl PlainConnection {
                 self.reading.handle(ReadEvent::Wait);
                 return Some(Step::Incomplete);
             }
-            Ok(Some(upgrade)) => {
+            Ok(Some(mut upgrade)) => {
+                if let Some(lengths) = environment.limits.compression
+                    && let Some(deflate) = upgrade.accept_deflate(head)
+                {
+                    writer = FrameWriter::compressing(deflate, lengths);
+                }
                 environment.service.upgrading(head);
                 let identity = self.authenticate_upgrade(&upgrade, head, environment);
                 identity.inspect(|_| upgrade.write_reply(environment.out))
@@ -202,7 +235,7 @@ impl PlainConnection {
         };
         Some(match identity {
             Ok(identity) => {
-                self.protocol = Protocol::WebSocket(WebSocket::new(identity));
+                self.protocol = Protocol::WebSocket(WebSocket::new(identity, writer));
                 Step::Consumed(head.len())
             }
             Err(error) => self.refuse_http(&error, ErrorBody::Text, environment),
@@ -294,6 +327,9 @@ impl PlainConnection {
                 }
                 Step::Incomplete
             }
+            Err(WebSocketError::ReservedBits) if socket.writer.compresses() => {
+                self.run_compressed_frame(rest, had_head, environment)
+            }
             Err(error) => {
                 self.violate(error, environment.out);
                 Step::Incomplete
@@ -301,8 +337,38 @@ impl PlainConnection {
         }
     }
 
+    /// Handles the frame that `rest` starts with, which begins a compressed message.
+    #[cold]
+    fn run_compressed_frame<S: Service>(
+        &mut self,
+        rest: &mut [u8],
+        had_head: bool,
+        environment: &mut Environment<'_, S>,
+    ) -> Step {
+        let limits = message_limits(environment.limits);
+        let Protocol::WebSocket(socket) = &mut self.protocol else { return Step::Incomplete };
+        match socket.reader.read_compressed(rest, &limits) {
+            Ok(Progress::Frame { len, event }) => {
+                self.handle_frame(event, environment);
+                return Step::Consumed(len);
+            }
+            Ok(Progress::Incomplete { bytes_needed }) => {
+                socket.bytes_needed = bytes_needed;
+                if !had_head {
+                    self.close_if_full(environment);
+                }
+            }
+            Err(error) => self.violate(error, environment.out),
+        }
+        Step::Incomplete
+    }
+
     #[inline]
-    fn handle_frame<S: Service>(&mut self, event: Event<'_>, environment: &mut Environment<'_, S>) {
+    pub(super) fn handle_frame<S: Service>(
+        &mut self,
+        event: Event<'_>,
+        environment: &mut Environment<'_, S>,
+    ) {
         match event {
             Event::Message { kind: MessageKind::Binary, payload } if begins_frame(&payload) => {
                 self.run_frame_message(&payload, environment);
@@ -311,6 +377,9 @@ impl PlainConnection {
                 self.close_websocket(CloseCode::UNSUPPORTED, "expected JSON", environment.out);
             }
             Event::Message { kind, payload } => self.run_message(kind, &payload, environment),
+            Event::Compressed { kind, payload } => {
+                self.inflate_message(kind, payload, environment);
+            }
             Event::Fragment { is_first: true } => self.close_if_full(environment),
             Event::Fragment { .. } | Event::Pong(_) => {}
             Event::Ping(payload) => write_frame(environment.out, Opcode::Pong, payload),
@@ -485,7 +554,7 @@ impl PlainConnection {
     }
 
     #[cold]
-    fn violate(&mut self, error: WebSocketError, out: &mut Vec<u8>) {
+    pub(super) fn violate(&mut self, error: WebSocketError, out: &mut Vec<u8>) {
         self.close_websocket(error.code(), &error.to_string(), out);
     }
 

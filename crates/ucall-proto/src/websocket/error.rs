@@ -33,6 +33,8 @@ pub enum WebSocketError {
     CloseTruncated,
     /// 1002: a close code that must not be sent.
     CloseCodeInvalid,
+    /// 1007: a compressed message that is no data of deflate.
+    CompressionMalformed,
     /// 1007: text that is not UTF-8.
     TextNotUtf8,
     /// 1007: a reason in a Close frame that is not UTF-8.
@@ -47,6 +49,11 @@ pub enum WebSocketError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// 1009: a compressed message that expands to more than the limit, times its length.
+    MessageRatioTooLarge {
+        /// The limit.
+        limit: usize,
+    },
     /// 1009: a message of more frames than the limit.
     TooManyFrames {
         /// The limit in frames.
@@ -59,9 +66,12 @@ impl WebSocketError {
     #[must_use]
     pub fn code(&self) -> CloseCode {
         match self {
-            Self::TextNotUtf8 | Self::ReasonNotUtf8 => CloseCode::INVALID_PAYLOAD,
+            Self::CompressionMalformed | Self::TextNotUtf8 | Self::ReasonNotUtf8 => {
+                CloseCode::INVALID_PAYLOAD
+            }
             Self::FrameTooLarge { .. }
             | Self::MessageTooLarge { .. }
+            | Self::MessageRatioTooLarge { .. }
             | Self::TooManyFrames { .. } => CloseCode::TOO_LARGE,
             _ => CloseCode::PROTOCOL_ERROR,
         }
@@ -82,6 +92,7 @@ impl fmt::Display for WebSocketError {
             Self::MessageInterrupted => "expected the rest of the message",
             Self::CloseTruncated => "expected a close code of two bytes",
             Self::CloseCodeInvalid => "expected a close code that may be sent",
+            Self::CompressionMalformed => "expected a message in deflate",
             Self::TextNotUtf8 => "expected text in UTF-8",
             Self::ReasonNotUtf8 => "expected a reason in UTF-8",
             Self::FrameTooLarge { limit } => {
@@ -94,6 +105,12 @@ impl fmt::Display for WebSocketError {
                 return write!(
                     formatter,
                     "expected a message of at most {limit} bytes (max_body_bytes)"
+                );
+            }
+            Self::MessageRatioTooLarge { limit } => {
+                return write!(
+                    formatter,
+                    "expected a message of at most {limit} times its length (max_body_ratio)"
                 );
             }
             Self::TooManyFrames { limit } => {

@@ -9,6 +9,10 @@ use super::error::WebSocketError;
 
 const FINAL: u8 = 0x80;
 const RESERVED: u8 = 0x70;
+/// The reserved bit of the first frame of a compressed message (RFC 7692, section 6).
+pub(super) const RSV1: u8 = 0x40;
+/// The longest head of a client.
+const CLIENT_HEAD_MAX: usize = SERVER_HEAD_MAX + 4;
 pub(super) const MASK: u8 = 0x80;
 /// The first byte of a text message in one frame.
 pub(super) const FINAL_TEXT: u8 = FINAL | 0x1;
@@ -112,6 +116,25 @@ impl FrameHead {
         let Some(&key) = rest.first_chunk() else { return Ok(None) };
         let len = len + key.len();
         Ok(Some(Self { opcode, is_final, payload_len, key, len }))
+    }
+}
+
+impl FrameHead {
+    /// The same for the first frame of a compressed message, which has no other reserved bit.
+    pub(super) fn parse_compressed(input: &[u8]) -> Result<Option<Self>, WebSocketError> {
+        let mut copy = [0; CLIENT_HEAD_MAX];
+        let len = copy.len().min(input.len());
+        let (head, _) = copy.split_at_mut(len);
+        head.copy_from_slice(input.get(..len).unwrap_or_default());
+        if let Some(first) = head.first_mut() {
+            *first &= !RSV1;
+        }
+        let parsed = Self::parse::<true>(head)?;
+        match parsed {
+            Some(Self { opcode: Opcode::Text | Opcode::Binary, .. }) | None => Ok(parsed),
+            // Neither a control frame nor a continuation has the bit.
+            Some(_) => Err(WebSocketError::ReservedBits),
+        }
     }
 }
 

@@ -64,6 +64,13 @@ pub enum Event<'a> {
         /// Its payload.
         payload: Cow<'a, [u8]>,
     },
+    /// A complete message that is compressed. See [`MessageReader::read_compressed`].
+    Compressed {
+        /// Text or bytes, when it is decoded.
+        kind: MessageKind,
+        /// Its payload as it was sent.
+        payload: Vec<u8>,
+    },
     /// A fragment of a message, which is stored.
     Fragment {
         /// Whether the message begins with it.
@@ -175,6 +182,16 @@ impl LongMessage {
     }
 }
 
+impl FrameHead {
+    /// The kind of the message that begins with it.
+    fn kind(&self) -> MessageKind {
+        match self.opcode {
+            Opcode::Text => MessageKind::Text,
+            _ => MessageKind::Binary,
+        }
+    }
+}
+
 /// Reads the frames of one peer.
 #[derive(Debug, Default)]
 pub struct MessageReader {
@@ -188,6 +205,7 @@ struct Fragments {
     kind: MessageKind,
     bytes: Vec<u8>,
     frames: usize,
+    is_compressed: bool,
     /// How many of the bytes are valid UTF-8, if they are text.
     validated: usize,
 }
@@ -206,6 +224,31 @@ impl MessageReader {
         limits: &MessageLimits,
     ) -> Result<Progress<'a>, WebSocketError> {
         self.read_frame::<true>(input, limits)
+    }
+
+    /// The same for a frame that [`read`](Self::read) has refused for a reserved bit, if the
+    /// extension permessage-deflate (RFC 7692) is agreed on: it begins a compressed message.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_compressed<'a>(
+        &mut self,
+        input: &'a mut [u8],
+        limits: &MessageLimits,
+    ) -> Result<Progress<'a>, WebSocketError> {
+        let Some(head) = FrameHead::parse_compressed(input)? else {
+            return Ok(Progress::Incomplete { bytes_needed: input.len() + 1 });
+        };
+        self.check(&head, limits)?;
+        let len = head.len.saturating_add(head.payload_len);
+        let Some(payload) = input.get_mut(head.len..len) else {
+            return Ok(Progress::Incomplete { bytes_needed: len });
+        };
+        unmask(payload, head.key);
+        let mut fragments = Fragments::new(head.kind());
+        fragments.is_compressed = true;
+        self.fragments = Some(Box::new(fragments));
+        Ok(Progress::Frame { len, event: self.add_fragment(&head, payload)? })
     }
 
     /// Reads the frame of a server that `input` starts with, which has no mask.
@@ -318,30 +361,31 @@ impl MessageReader {
         head: &FrameHead,
         payload: &[u8],
     ) -> Result<Event<'static>, WebSocketError> {
-        let kind = match head.opcode {
-            Opcode::Text => MessageKind::Text,
-            _ => MessageKind::Binary,
-        };
+        let kind = head.kind();
         let fragments = self.fragments.get_or_insert_with(|| Box::new(Fragments::new(kind)));
         fragments.add(payload, head.is_final)?;
         if !head.is_final {
             return Ok(Event::Fragment { is_first: head.opcode != Opcode::Continuation });
         }
-        let (kind, bytes) = (fragments.kind, mem::take(&mut fragments.bytes));
+        let (kind, payload) = (fragments.kind, mem::take(&mut fragments.bytes));
+        let is_compressed = fragments.is_compressed;
         self.fragments = None;
-        Ok(Event::Message { kind, payload: Cow::Owned(bytes) })
+        Ok(match is_compressed {
+            true => Event::Compressed { kind, payload },
+            false => Event::Message { kind, payload: Cow::Owned(payload) },
+        })
     }
 }
 
 impl Fragments {
     fn new(kind: MessageKind) -> Self {
-        Self { kind, bytes: Vec::new(), frames: 0, validated: 0 }
+        Self { kind, bytes: Vec::new(), frames: 0, is_compressed: false, validated: 0 }
     }
 
     fn add(&mut self, payload: &[u8], is_last: bool) -> Result<(), WebSocketError> {
         self.bytes.extend_from_slice(payload);
         self.frames += 1;
-        if self.kind == MessageKind::Text {
+        if self.kind == MessageKind::Text && !self.is_compressed {
             self.validate(is_last)?;
         }
         Ok(())

@@ -7,6 +7,8 @@
 //! | with a body, or a key that is not one base64 text of 16 bytes | 400 |
 //! | otherwise | 101 |
 //!
+//! Of the extensions that a request offers, [`Upgrade::accept_deflate`] may accept one.
+//!
 //! Pages cannot set headers of a WebSocket. So a subprotocol `bearer.` with a token in base64url
 //! stands for an `Authorization` header. It is never selected, so it is never sent back, and
 //! [`Upgrade::authorized_head`] removes it from the head that the server's code sees.
@@ -14,6 +16,7 @@
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64ct::{Base64, Base64UrlUnpadded, Encoding};
 
+use super::deflate::Deflate;
 use crate::http1::{BodyLength, Head, HttpError, Method, Version};
 
 const SUBPROTOCOL: &[u8] = b"jsonrpc";
@@ -30,6 +33,7 @@ pub struct Upgrade<'a> {
     /// Whether the client offers the subprotocol `jsonrpc`.
     offers_jsonrpc: bool,
     token: Option<Vec<u8>>,
+    deflate: Option<Deflate>,
 }
 
 impl<'a> Upgrade<'a> {
@@ -62,7 +66,7 @@ impl<'a> Upgrade<'a> {
         if token.is_some() && head.header("Authorization").is_some() {
             return Err(HttpError::WebSocketTokenMalformed);
         }
-        Ok(Some(Self { key, offers_jsonrpc, token }))
+        Ok(Some(Self { key, offers_jsonrpc, token, deflate: None }))
     }
 
     /// The text of a head with an `Authorization` header in place of all subprotocols; `None` if
@@ -82,6 +86,12 @@ impl<'a> Upgrade<'a> {
         Some(text)
     }
 
+    /// Accepts the extension permessage-deflate if the client offers it. Returns it.
+    pub fn accept_deflate(&mut self, head: &Head<'_>) -> Option<Deflate> {
+        self.deflate = Deflate::accepted(options(head, "Sec-WebSocket-Extensions"));
+        self.deflate
+    }
+
     /// Appends the reply 101. The client's frames follow its request at once.
     pub fn write_reply(&self, out: &mut Vec<u8>) {
         let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[self.key, KEY_SUFFIX].concat());
@@ -95,6 +105,9 @@ impl<'a> Upgrade<'a> {
         if self.offers_jsonrpc {
             out.extend_from_slice(b"\r\nSec-WebSocket-Protocol: ");
             out.extend_from_slice(SUBPROTOCOL);
+        }
+        if let Some(deflate) = self.deflate {
+            deflate.write(out);
         }
         out.extend_from_slice(b"\r\n\r\n");
     }

@@ -1,16 +1,22 @@
 //! Writes frames, which are never fragmented. Those of a client are masked.
 
 use super::close::CloseCode;
+use super::deflate::{Deflate, MessageEncoder};
 use super::head::{MASK, Opcode, SERVER_HEAD_MAX, SHORT_MAX, server_head, short_head};
 use super::mask::unmask;
+use crate::Compression;
 
 /// Writes messages whose payload is appended after their head.
 ///
 /// The length is known only afterwards. The head gets as many bytes as the previous one had; if
 /// the length needs more or fewer, the payload moves by the difference.
+///
+/// A writer that compresses messages gives the head no bytes. So only a head of another length asks
+/// whether it does, and one that does not compress costs nothing more.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameWriter {
     head_len: u8,
+    encoder: Option<MessageEncoder>,
 }
 
 /// A message that is being written. Pass it to [`FrameWriter::end`] or [`FrameWriter::abort`], with
@@ -24,11 +30,23 @@ pub struct PendingFrame {
 
 impl Default for FrameWriter {
     fn default() -> Self {
-        Self { head_len: 2 }
+        Self { head_len: 2, encoder: None }
     }
 }
 
 impl FrameWriter {
+    /// A writer that compresses messages of these lengths, as was agreed on.
+    #[must_use]
+    pub fn compressing(deflate: Deflate, lengths: Compression) -> Self {
+        Self { head_len: 0, encoder: Some(MessageEncoder { deflate, lengths }) }
+    }
+
+    /// Whether compressed messages are agreed on.
+    #[must_use]
+    pub fn compresses(&self) -> bool {
+        self.encoder.is_some()
+    }
+
     /// Begins a message. The caller appends its payload to `out`.
     #[inline]
     pub fn begin(&self, out: &mut Vec<u8>) -> PendingFrame {
@@ -65,11 +83,31 @@ impl FrameWriter {
         let head = head.get(..len).unwrap_or_default();
         match out.get_mut(pending.start..pending.payload_at) {
             Some(room) if room.len() == len => room.copy_from_slice(head),
+            Some(_) if self.encoder.is_some() => self.end_compressing(out, pending, opcode, head),
             Some(_) => {
                 out.splice(pending.start..pending.payload_at, head.iter().copied());
                 self.head_len = len as u8;
             }
             None => debug_assert!(false, "the buffer was cut below the head of its message"),
+        }
+    }
+
+    /// Writes a message that is compressed, if that makes it smaller; else with this head.
+    #[cold]
+    fn end_compressing(
+        &self,
+        out: &mut Vec<u8>,
+        pending: PendingFrame,
+        opcode: Opcode,
+        head: &[u8],
+    ) {
+        let payload = out.get(pending.payload_at..).unwrap_or_default();
+        match self.encoder.and_then(|encoder| encoder.frame(opcode, payload)) {
+            Some(frame) => {
+                out.truncate(pending.start);
+                out.extend_from_slice(&frame);
+            }
+            None => drop(out.splice(pending.start..pending.payload_at, head.iter().copied())),
         }
     }
 

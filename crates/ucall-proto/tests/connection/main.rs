@@ -9,6 +9,8 @@ mod coded;
 #[cfg(feature = "compression")]
 mod compressed;
 mod deferred;
+#[cfg(feature = "compression")]
+mod deflate;
 mod drain;
 mod frames;
 mod harness;

@@ -200,7 +200,7 @@ fn step(
 
 fn item(event: Event<'_>) -> Result<Option<Item>, WebSocketError> {
     Ok(Some(match event {
-        Event::Fragment { .. } => return Ok(None),
+        Event::Fragment { .. } | Event::Compressed { .. } => return Ok(None),
         Event::Message { kind: MessageKind::Text, payload } => {
             validate_text(&payload)?;
             Item::Text(payload.into_owned())

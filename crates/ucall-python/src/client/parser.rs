@@ -380,7 +380,8 @@ impl Parser {
                     let reason = frame.map(|frame| frame.reason.to_owned()).unwrap_or_default();
                     return Err(ClientFault::WebSocketClosed { code, reason });
                 }
-                Event::Fragment { .. } | Event::Pong(_) => {}
+                // No request offers the extension that allows compressed messages.
+                Event::Compressed { .. } | Event::Fragment { .. } | Event::Pong(_) => {}
             }
         }
     }

@@ -1,0 +1,118 @@
+//! Messages of a WebSocket that are compressed (RFC 7692, section 7.2.2).
+//!
+//! A few bytes may expand to many. As for [bodies](super::pieces), a step decodes one piece of a
+//! message; if more of it is left, the connection reads nothing until the next turn has decoded
+//! another piece. The limits are those of bodies.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::calls::{RequestContext, run_outlined};
+use super::pieces::CodedBody;
+use super::{Drain, Environment, PlainConnection, Protocol};
+use crate::Limits;
+use crate::coding::Decoder;
+use crate::http1::HttpError;
+use crate::rpc::{DocumentOutline, Service};
+use crate::websocket::{Event, MESSAGE_TAIL, MessageKind, WebSocketError};
+
+/// A message that has arrived, and is not decoded.
+#[derive(Debug)]
+pub(super) struct InflatingMessage {
+    kind: MessageKind,
+    coded: CodedBody,
+    payload: Vec<u8>,
+    /// The requests of a long message.
+    outline: DocumentOutline,
+}
+
+impl InflatingMessage {
+    fn new(kind: MessageKind, mut encoded: Vec<u8>) -> Option<Self> {
+        encoded.extend_from_slice(&MESSAGE_TAIL);
+        let coded = CodedBody::of(Decoder::of_deflate()?, encoded);
+        Some(Self { kind, coded, payload: Vec::new(), outline: DocumentOutline::default() })
+    }
+
+    /// The bytes of the message that have arrived.
+    pub(super) fn received_len(&self) -> usize {
+        self.coded.received_len()
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.coded.held_bytes() + self.payload.capacity() + self.outline.held_bytes()
+    }
+
+    /// Decodes a piece. Returns whether it was the last.
+    fn decode(&mut self, limits: &Limits) -> Result<bool, WebSocketError> {
+        let bytes_max = limits.body_bytes_max;
+        self.coded.decode(&mut self.payload, bytes_max, limits).map_err(|error| match error {
+            HttpError::DecodedBodyTooLarge { .. } => {
+                WebSocketError::MessageTooLarge { limit: bytes_max }
+            }
+            HttpError::BodyRatioTooLarge { .. } => {
+                WebSocketError::MessageRatioTooLarge { limit: limits.body_ratio_max }
+            }
+            _ => WebSocketError::CompressionMalformed,
+        })?;
+        if self.kind == MessageKind::Text && self.payload.len() > limits.long_bytes_min {
+            self.outline.scan_framed(&self.payload, limits);
+        }
+        Ok(!self.coded.has_undecoded())
+    }
+}
+
+impl PlainConnection {
+    /// Decodes the first piece of a message, which runs if that is all of it.
+    #[cold]
+    pub(super) fn inflate_message<S: Service>(
+        &mut self,
+        kind: MessageKind,
+        encoded: Vec<u8>,
+        environment: &mut Environment<'_, S>,
+    ) {
+        let Protocol::WebSocket(socket) = &mut self.protocol else { return };
+        match InflatingMessage::new(kind, encoded) {
+            Some(message) => socket.begin_inflating(message),
+            None => return self.refuse_for_memory(environment.out),
+        }
+        self.inflate_piece(environment);
+    }
+
+    /// Decodes the next piece of a message.
+    pub(super) fn inflate_piece<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        let Protocol::WebSocket(socket) = &mut self.protocol else { return };
+        let Some(message) = &mut socket.inflating else { return };
+        match message.decode(environment.limits) {
+            Err(error) => self.violate(error, environment.out),
+            Ok(false) => {}
+            Ok(true) => {
+                if let Some(message) = socket.take_inflated() {
+                    self.run_inflated(*message, environment);
+                }
+            }
+        }
+    }
+
+    fn run_inflated<S: Service>(
+        &mut self,
+        message: InflatingMessage,
+        environment: &mut Environment<'_, S>,
+    ) {
+        let InflatingMessage { kind, payload, outline, .. } = message;
+        if outline.has_requests() {
+            let document = Arc::new(payload);
+            environment.service.share(Some(&document));
+            let run = |context: RequestContext<'_>, environment: &mut _| {
+                run_outlined(&document, &outline, context, environment)
+            };
+            self.run_message_with(kind, &document, environment, run);
+            environment.service.share(None);
+        } else {
+            self.handle_frame(Event::Message { kind, payload: Cow::Owned(payload) }, environment);
+        }
+        if environment.drain == Drain::Refusing {
+            self.write_read_count(environment.out);
+            self.go_away(environment.out);
+        }
+    }
+}
