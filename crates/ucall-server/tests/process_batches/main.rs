@@ -15,9 +15,9 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ucall_proto::{Parts, ResultFormat, ResultPart, RpcError};
@@ -106,7 +106,20 @@ impl ProcessBatch for Batch {
     }
 }
 
+/// Ends the tests if one of them waits for ever for a batch.
+fn limit_time() {
+    static LIMITED: Once = Once::new();
+    LIMITED.call_once(|| {
+        thread::spawn(|| {
+            thread::sleep(2 * LIMIT);
+            eprintln!("a test waits for ever");
+            std::process::abort();
+        });
+    });
+}
+
 fn batch(calls: usize, bytes: usize) -> (Box<Batch>, Receiver<BatchResults>) {
+    limit_time();
     let (results, received) = channel();
     let part = |index| Parts::new(vec![index as u8; bytes], vec![(0..bytes, None)]);
     let parts = (0..calls).map(part).collect();
@@ -387,7 +400,9 @@ fn counts(events: &Events) -> [usize; 3] {
 }
 
 fn wait_until(is_so: impl Fn() -> bool) {
+    let began = Instant::now();
     while !is_so() {
+        assert!(began.elapsed() < LIMIT, "it is not so");
         thread::yield_now();
     }
 }
