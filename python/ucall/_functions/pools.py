@@ -74,12 +74,15 @@ class Pools:
         """Has a pool serve the function that was added to it last; starts it if the server runs.
 
         Raises:
-            RuntimeError: A process could not start. Nothing is kept.
+            RuntimeError: A process could not start, or the server stops meanwhile. Nothing is
+                kept.
         """
         pool.keep()
         if self.is_serving:
             try:
                 self.start_batches(pool)
+                if not self.is_serving:
+                    raise RuntimeError("the server stops")
             except BaseException:
                 pool.close()
                 raise

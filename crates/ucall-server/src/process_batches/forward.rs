@@ -120,7 +120,9 @@ impl Worker {
         let (head, calls) = read_batch_head(&message).map_err(|_| ErrorKind::InvalidData)?;
         let (replies, is_recalled) = (self.replies.clone(), Arc::new(AtomicBool::new(false)));
         self.recalled.insert(number, is_recalled.clone());
-        let batch = ForwardedBatch { number, head, calls, message, replies, is_recalled };
+        let has_begun = false;
+        let batch =
+            ForwardedBatch { number, head, calls, message, replies, is_recalled, has_begun };
         if let Err(batch) = queue.push(Box::new(batch)) {
             batch.fail(closed);
         }
@@ -200,6 +202,8 @@ struct ForwardedBatch {
     message: Bytes,
     replies: Arc<Replies>,
     is_recalled: Arc<AtomicBool>,
+    /// Whether its worker was told so. Then it no longer takes the batch back.
+    has_begun: bool,
 }
 
 impl ProcessBatch for ForwardedBatch {
@@ -224,11 +228,13 @@ impl ProcessBatch for ForwardedBatch {
     }
 
     fn began(&mut self) {
+        self.has_begun = true;
         self.replies.push(self.number, Reply::Began);
     }
 
     fn is_outdated(&self) -> bool {
-        self.is_recalled.load(Ordering::Relaxed) || self.replies.has_left()
+        let is_recalled = !self.has_begun && self.is_recalled.load(Ordering::Relaxed);
+        is_recalled || self.replies.has_left()
     }
 
     fn put_back(self: Box<Self>) {

@@ -3,12 +3,18 @@
 //! A batch that no process can take waits here, so a process that is slow, starts or has died
 //! delays only the batches that it has. A thread per process takes the batches that it was assigned
 //! (`serve.rs`). A process runs one batch, and may have others in hand, which it gives back if
-//! another one has none. What decides is a state that tests move without threads.
+//! another one has none, or if all others have ended several meanwhile. What decides is a state
+//! that tests move without threads.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ucall_engine::WakeFlag;
+
+/// While a process runs one batch, it gets no more of others once it has given back so many.
+const TAKEN_BACK_MAX: usize = 3;
+/// A process gives back what it has in hand once each process could have ended so many batches.
+const ROUNDS_MAX: usize = 2;
 
 /// Batches that wait for one of several processes.
 #[derive(Debug)]
@@ -20,6 +26,8 @@ struct State<J> {
     processes: Vec<Process<J>>,
     /// The batches that one process may have at once.
     parallel: usize,
+    /// How many batches have ended.
+    ended: usize,
     is_closed: bool,
 }
 
@@ -31,16 +39,27 @@ struct Process<J> {
     assigned: VecDeque<J>,
     /// How many batches it has, with those.
     batches: usize,
+    /// How many it has given back since it ended one.
+    taken_back: usize,
+    /// How many batches had ended when it got its last one.
+    ended_before: usize,
 }
 
 impl<J> ProcessQueue<J> {
     /// A queue for this many processes, each with at most `parallel` batches at once.
     pub fn new(processes: usize, parallel: usize) -> Self {
-        let process = || Process { wake: None, assigned: VecDeque::new(), batches: 0 };
+        let process = || Process {
+            wake: None,
+            assigned: VecDeque::new(),
+            batches: 0,
+            taken_back: 0,
+            ended_before: 0,
+        };
         Self(Mutex::new(State {
             waiting: VecDeque::new(),
             processes: std::iter::repeat_with(process).take(processes).collect(),
             parallel,
+            ended: 0,
             is_closed: false,
         }))
     }
@@ -85,20 +104,44 @@ impl<J> ProcessQueue<J> {
         outdated
     }
 
-    /// Whether a process is to give a batch back that it has in hand, as another one has none.
+    /// Whether a process is to give a batch back that it has in hand, as another one has none, or
+    /// all others run more than it does.
     pub fn wants_back(&self, process: usize) -> bool {
         let state = self.state();
-        let is_ahead = state.processes.get(process).is_some_and(|it| it.batches > 1);
-        is_ahead && state.waiting.is_empty() && state.processes.iter().any(Process::is_idle)
+        state.processes.get(process).is_some_and(|process| {
+            let is_wanted = state.waiting.is_empty() && state.has_idle();
+            process.batches > 1 && (is_wanted || state.is_behind(process))
+        })
     }
 
     /// A process has given a batch back, which it has not begun: the next one of the others.
     pub fn give_back(&self, process: usize, batch: J) {
         let mut state = self.state();
+        let is_behind = state.processes.get(process).is_some_and(|it| state.is_behind(it));
+        if let Some(process) = state.processes.get_mut(process) {
+            process.batches = process.batches.saturating_sub(1);
+            process.taken_back += if is_behind { TAKEN_BACK_MAX } else { 1 };
+        }
+        state.waiting.push_front(batch);
+        state.assign();
+    }
+
+    /// A process has given back a batch that is formed again.
+    pub fn taken_back(&self, process: usize) {
+        let mut state = self.state();
+        if let Some(process) = state.processes.get_mut(process) {
+            process.batches = process.batches.saturating_sub(1);
+            process.taken_back += 1;
+        }
+        state.assign();
+    }
+
+    /// A process need not run one of its batches.
+    pub fn dropped(&self, process: usize) {
+        let mut state = self.state();
         if let Some(process) = state.processes.get_mut(process) {
             process.batches = process.batches.saturating_sub(1);
         }
-        state.waiting.push_front(batch);
         state.assign();
     }
 
@@ -110,8 +153,10 @@ impl<J> ProcessQueue<J> {
     /// A process has ended a batch.
     pub fn finished(&self, process: usize) {
         let mut state = self.state();
+        state.ended += 1;
         if let Some(process) = state.processes.get_mut(process) {
             process.batches = process.batches.saturating_sub(1);
+            process.taken_back = 0;
         }
         state.assign();
     }
@@ -123,8 +168,7 @@ impl<J> ProcessQueue<J> {
         let mut state = self.state();
         let mut first: VecDeque<J> = unbegun.into();
         if let Some(process) = state.processes.get_mut(process) {
-            process.wake = None;
-            process.batches = 0;
+            (process.wake, process.batches, process.taken_back) = (None, 0, 0);
             first.append(&mut process.assigned);
         }
         if state.is_closed {
@@ -184,28 +228,46 @@ impl<J> Process<J> {
     fn is_idle(&self) -> bool {
         self.wake.is_some() && self.batches == 0
     }
+
+    fn has_room(&self, parallel: usize) -> bool {
+        let batches_max = if self.taken_back < TAKEN_BACK_MAX { parallel } else { 1 };
+        self.wake.is_some() && self.batches < batches_max
+    }
 }
 
 impl<J> State<J> {
-    /// Assigns batches that wait to the processes that have fewest. If one has none then, one that
-    /// has more than it runs looks whether it is to give one back.
+    fn has_idle(&self) -> bool {
+        self.processes.iter().any(Process::is_idle)
+    }
+
+    /// Whether the others have ended several batches each since a process got its last one.
+    fn is_behind(&self, process: &Process<J>) -> bool {
+        let ready = self.processes.iter().filter(|process| process.wake.is_some()).count();
+        let ended = self.ended.saturating_sub(process.ended_before);
+        ready > 1 && ended >= ROUNDS_MAX * ready
+    }
+
+    /// Assigns batches that wait to the processes that have fewest. Wakes a process that has more
+    /// than it runs if another one has none then, and those that are behind.
     fn assign(&mut self) {
         while !self.waiting.is_empty() {
             let parallel = self.parallel;
-            let free = self.processes.iter_mut().filter(|process| process.batches < parallel);
-            let ready = free.filter(|process| process.wake.is_some());
-            let Some(process) = ready.min_by_key(|process| process.batches) else { break };
+            let free = self.processes.iter_mut().filter(|process| process.has_room(parallel));
+            let Some(process) = free.min_by_key(|process| process.batches) else { break };
             let Some(batch) = self.waiting.pop_front() else { break };
             process.assigned.push_back(batch);
             process.batches += 1;
+            process.ended_before = self.ended;
             if let Some(wake) = &process.wake {
                 wake.notify();
             }
         }
-        if self.waiting.is_empty() && self.processes.iter().any(Process::is_idle) {
-            let busiest = self.processes.iter().max_by_key(|process| process.batches);
-            let busiest = busiest.filter(|process| process.batches > 1);
-            busiest.and_then(|it| it.wake.as_ref()).into_iter().for_each(|wake| wake.notify());
+        let ahead = || self.processes.iter().filter(|process| process.batches > 1);
+        let is_wanted = self.waiting.is_empty() && self.has_idle();
+        let busiest = ahead().max_by_key(|process| process.batches).filter(|_| is_wanted);
+        let behind = ahead().filter(|process| self.is_behind(process));
+        for wake in busiest.into_iter().chain(behind).filter_map(|process| process.wake.as_ref()) {
+            wake.notify();
         }
     }
 }
@@ -308,6 +370,46 @@ mod tests {
         assert!(queue.wants_back(0) && !queue.wants_back(1));
         queue.give_back(0, 2);
         assert_eq!((queue.take(1), queue.wants_back(0)), (Some(2), false));
+    }
+
+    #[test]
+    fn a_process_gives_back_what_the_others_would_have_run() {
+        let queue = queue(2, 2);
+        for batch in 0..3 {
+            queue.push(batch).unwrap();
+        }
+        assert_eq!([queue.take(0), queue.take(1), queue.take(0)], [Some(0), Some(1), Some(2)]);
+        queue.push(3).unwrap();
+        for batch in 4..8 {
+            assert!(!queue.wants_back(0));
+            queue.push(batch).unwrap();
+            queue.finished(1);
+        }
+        assert!(queue.wants_back(0) && !queue.wants_back(1), "the other one has ended four");
+        queue.give_back(0, 2);
+        queue.finished(1);
+        let next = std::iter::from_fn(|| queue.take(1)).collect::<Vec<_>>();
+        assert_eq!((next, queue.take(0)), (vec![3, 4, 5, 6, 7, 2], None));
+        queue.finished(0);
+        queue.push(8).unwrap();
+        assert_eq!(queue.take(0), Some(8), "it has ended one");
+    }
+
+    #[test]
+    fn a_process_that_ends_none_gets_few_batches_again() {
+        let queue = queue(1, 2);
+        queue.push(0).unwrap();
+        for _ in 0..TAKEN_BACK_MAX {
+            queue.push(1).unwrap();
+            assert_eq!(std::iter::from_fn(|| queue.take(0)).last(), Some(1));
+            queue.taken_back(0);
+        }
+        queue.push(2).unwrap();
+        assert_eq!((queue.take(0), queue.waiting()), (None, 1), "it runs one");
+        queue.finished(0);
+        assert_eq!((queue.take(0), queue.waiting()), (Some(2), 0));
+        queue.push(3).unwrap();
+        assert_eq!(queue.take(0), Some(3), "it has ended one");
     }
 
     #[test]

@@ -33,12 +33,14 @@ impl BatchSemaphore {
         self.deferred += 1;
     }
 
-    /// Has the process begin the batches that were sent.
+    /// Has the process begin the batches that were sent. Those that the socket has no room for are
+    /// posted the next time: the process has hundreds before them.
     pub(super) fn post(&mut self) -> io::Result<()> {
         while self.deferred > 0 {
             match (&self.poster).write(&[0]) {
                 Ok(_) => self.deferred -= 1,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
         }

@@ -214,6 +214,8 @@ impl<F: FnOnce(FunctionTimes)> Server<F> {
         process: usize,
         running: &mut VecDeque<Running>,
     ) -> Result<(), ProcessEnd> {
+        // What has arrived is taken, also if no more can be sent.
+        let mut sent = Ok(());
         while let Some((kind, number, message)) = self.link.receive()? {
             let is_host = matches!(self.peer, Peer::Host);
             match kind {
@@ -239,23 +241,22 @@ impl<F: FnOnce(FunctionTimes)> Server<F> {
                     batch.follow();
                     queue.finished(process);
                     // Before these results are passed on.
-                    let sent = self.send(queue, process, running);
+                    sent = sent.and_then(|()| self.send(queue, process, running));
                     batch.finish(results);
-                    sent?;
                 }
                 MessageKind::Began if is_host => {
-                    let sent = running.iter_mut().find(|sent| sent.number == number);
-                    sent.into_iter().for_each(Running::began);
+                    let begun = running.iter_mut().find(|batch| batch.number == number);
+                    begun.into_iter().for_each(Running::began);
                 }
                 MessageKind::Recalled if is_host => {
                     let batch = take(running, number, None).ok_or(ProcessEnd::Invalid)?;
-                    queue.finished(process);
+                    queue.dropped(process);
                     batch.put_back();
                 }
                 _ => return Err(ProcessEnd::Invalid),
             }
         }
-        Ok(())
+        sent
     }
 
     /// The process begins the oldest of its batches.
@@ -279,7 +280,7 @@ impl<F: FnOnce(FunctionTimes)> Server<F> {
         while let Some(mut batch) = queue.take(process) {
             if batch.prepare() == 0 {
                 batch.follow();
-                queue.finished(process);
+                queue.dropped(process);
                 batch.finish(Vec::new());
                 continue;
             }
@@ -287,14 +288,15 @@ impl<F: FnOnce(FunctionTimes)> Server<F> {
             let number = self.number;
             let sent = Running { number, batch, has_begun: false, is_recalled: false };
             running.push_back(sent);
+            // Before it is sent: a batch that fails to be sent has not begun.
+            if let Peer::Process(semaphore) = &mut self.peer {
+                semaphore.defer();
+            }
             if let Some(Running { batch, .. }) = running.back() {
                 self.link.send(MessageKind::Batch, number, &batch.message())?;
             }
-            if let Peer::Process(semaphore) = &mut self.peer {
-                semaphore.defer();
-                if running.len() == 1 {
-                    self.next_began(running);
-                }
+            if running.len() == 1 && matches!(self.peer, Peer::Process(_)) {
+                self.next_began(running);
             }
         }
         // A batch of which a part waits here cannot begin.
@@ -330,7 +332,7 @@ impl<F: FnOnce(FunctionTimes)> Server<F> {
             let Some(last) = running.pop_back() else { break };
             self.link.send(MessageKind::Recall, last.number, &Encoded::default())?;
             if last.batch.is_outdated() {
-                queue.finished(process);
+                queue.taken_back(process);
                 last.batch.put_back();
             } else {
                 queue.give_back(process, last.batch);
