@@ -55,7 +55,6 @@ GENERATED = {ROOT / "docs/benchmarks-all.md", ROOT / "docs/c-reference.md"}
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - GENERATED)]
 #: Pages whose examples use names of their other examples.
 SHARING = {
-    "arrays.md",
     "asgi.md",
     "coming-from-fastapi.md",
     "compression.md",
