@@ -34,7 +34,9 @@ SERVER = """
 import asyncio, ctypes, sys
 import numpy, ucall, ucall.posix, ucall.uring
 limits = ucall.Limits(max_body_bytes=17 << 20, max_held_bytes=(1 << 32) - 1)
-server = getattr(ucall, sys.argv[1]).Server(port=0, limits=limits)
+# Results wait while those before them are read.
+timeouts = ucall.Timeouts(send_timeout_s=600)
+server = getattr(ucall, sys.argv[1]).Server(port=0, limits=limits, timeouts=timeouts)
 waiting = []
 
 @server
