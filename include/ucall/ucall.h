@@ -330,6 +330,11 @@ typedef struct ucall_config_t {
     /* Length of a compressed body when it is decoded, from 64 KiB on, over its length. Default:
      * 100. Past it: 413. See docs/compression.md. */
     size_t max_body_ratio;
+    /* Length from which replies are compressed for clients that accept it. Default: 0, no reply is.
+     * Not for replies with a secret beside what a caller sent. See docs/compression.md. */
+    size_t compression_min_bytes;
+    /* Length up to which they are, since that takes time of the thread. Default: 4 MiB. */
+    size_t compression_max_bytes;
 } ucall_config_t;
 
 /* The version of the library, like "0.1.0". Ends with a NUL. */

@@ -1,5 +1,8 @@
 """Every limit of the configuration in C: its last allowed and its first rejected value."""
 
+import gzip
+import http.client
+import json
 import ssl
 
 import limits
@@ -43,3 +46,21 @@ def test_every_limit_in_time_by_its_field(built, engine, security):
         flags = [*flags, f"--{name}_ms", round(TIMEOUT_S * 1000)]
     with serving([built(PROGRAM), "--engine", engine, *flags]) as server:
         limits.check_timeouts(LimitedServer(server.port, context))
+
+
+@pytest.mark.one_of("engine")
+def test_compressed_replies(built, engine):
+    lengths = ["--compression_min_bytes", 100, "--compression_max_bytes", 10_000]
+    overhead = len(b'{"jsonrpc":"2.0","id":1,"result":""}')
+    with serving([built(PROGRAM), "--engine", engine, *lengths]) as server:
+        connection = http.client.HTTPConnection(limits.HOST, server.port, timeout=60)
+        for length, is_coded in ((99, False), (100, True), (10_000, True), (10_001, False)):
+            value = "x" * (length - overhead)
+            call = {"jsonrpc": "2.0", "method": "echo", "params": {"value": value}, "id": 1}
+            connection.request("POST", "/", json.dumps(call), {"Accept-Encoding": "gzip"})
+            reply = connection.getresponse()
+            body = reply.read()
+            assert (reply.headers["Content-Encoding"] == "gzip") == is_coded
+            text = gzip.decompress(body) if is_coded else body
+            assert len(text) == length and json.loads(text)["result"] == value
+        connection.close()

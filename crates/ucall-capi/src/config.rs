@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ucall_engine::Address;
-use ucall_proto::Limits;
 use ucall_proto::http1::{AccessRules, TrustedProxies};
 use ucall_proto::tls::{ClientAuth, TicketSecret};
+use ucall_proto::{Compression, Limits};
 use ucall_server::{
     CookieKey, DatagramConfig, IdentityFiles, Tls, TlsFiles, WorkerConfig, XdpConfig,
     sockets_allowed,
@@ -30,6 +30,7 @@ const UNIX_MODE_MAX: u32 = 0o777;
 const QUEUE_DEPTH: u16 = 512;
 const PROCEDURES_MAX: usize = 1_024;
 const RUNNING_CALLS_MAX: usize = 10_000;
+const COMPRESSION_BYTES_MAX: usize = 4 << 20;
 /// `ucall_client_auth_t`.
 const CLIENT_AUTH_NONE: u32 = 1;
 const CLIENT_AUTH_OPTIONAL: u32 = 2;
@@ -128,6 +129,8 @@ pub struct Config {
     pub metrics: u32,
     pub max_parts: usize,
     pub max_body_ratio: usize,
+    pub compression_min_bytes: usize,
+    pub compression_max_bytes: usize,
 }
 
 impl Config {
@@ -203,6 +206,7 @@ impl Config {
         default(&mut self.max_running_calls, RUNNING_CALLS_MAX);
         default(&mut self.max_subscriptions, WorkerConfig::SUBSCRIPTIONS_MAX);
         default(&mut self.max_topic_bytes, WorkerConfig::TOPIC_BYTES_MAX);
+        default(&mut self.compression_max_bytes, COMPRESSION_BYTES_MAX);
         self.max_connections = self.max_connections.min(sockets_allowed());
         if self.max_nesting > Limits::NESTING_MAX {
             return Err(format!("max_nesting: expected at most {}", Limits::NESTING_MAX));
@@ -226,6 +230,12 @@ impl Config {
         }
         if self.xdp.is_null() && self.xdp_busy_poll != 0 {
             return Err("xdp_busy_poll: has no effect without xdp".into());
+        }
+        if self.compression_min_bytes > 0 && !cfg!(feature = "compression") {
+            return Err("compression_min_bytes: the library was built without compression".into());
+        }
+        if self.compression_min_bytes > self.compression_max_bytes {
+            return Err("compression_max_bytes: expected at least compression_min_bytes".into());
         }
         if self.use_ssl != 0 {
             let has_authorities = !self.ssl_client_authorities_path.is_null();
@@ -282,6 +292,10 @@ impl Config {
         limits.held_bytes_max = limits.held_bytes_max.div_ceil(self.serving_threads.into());
         limits.exchanges_max = Some(self.max_lifetime_exchanges as u64).filter(|max| *max > 0);
         limits.lifetime = (self.max_lifetime_ms > 0).then(|| milliseconds(self.max_lifetime_ms));
+        if self.compression_min_bytes > 0 {
+            let (bytes_min, bytes_max) = (self.compression_min_bytes, self.compression_max_bytes);
+            limits.compress(Compression { bytes_min, bytes_max });
+        }
         limits
     }
 

@@ -30,7 +30,7 @@ fn an_implausible_size_is_refused() {
 /// program's padding is not zero for sure, and its size would include it.
 #[test]
 fn the_last_field_ends_where_the_configuration_does() {
-    let end = offset_of!(Config, max_body_ratio) + size_of::<usize>();
+    let end = offset_of!(Config, compression_max_bytes) + size_of::<usize>();
     assert_eq!(end, size_of::<Config>());
 }
 
@@ -77,7 +77,8 @@ fn layout_in_c() -> String {
         xdp_busy_poll max_source_calls_per_s
         trusted_proxies trusted_proxies_count max_waiting_messages max_waiting_message_bytes
         max_connection_calls max_connections_per_peer
-        health_checks metrics max_parts max_body_ratio
+        health_checks metrics max_parts max_body_ratio compression_min_bytes
+        compression_max_bytes
     };
     let size = size_of::<Config>();
     format!("{fields}_Static_assert(sizeof(ucall_config_t) == {size}, \"size\");\n")
@@ -108,6 +109,12 @@ fn invalid_settings_are_refused() {
     for (dedupe_ms, expected) in [(0, true), (1, false), (4_999, false), (5_000, true)] {
         let mut given = Config { dedupe_ms, ..Config::EMPTY };
         assert_eq!(given.apply_defaults().is_ok(), expected, "{dedupe_ms}");
+    }
+    for (min, max, expected) in [(0, 9, true), (9, 9, true), (10, 9, false), (4 << 20, 0, true)] {
+        let mut given =
+            Config { compression_min_bytes: min, compression_max_bytes: max, ..Config::EMPTY };
+        let is_allowed = expected && (min == 0 || cfg!(feature = "compression"));
+        assert_eq!(given.apply_defaults().is_ok(), is_allowed, "{min} {max}");
     }
     let xdp = c"eth0".as_ptr();
     assert!(Config { xdp, ..Config::EMPTY }.apply_defaults().is_err());

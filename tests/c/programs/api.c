@@ -125,6 +125,7 @@ static void defaults_are_written_back(void) {
     CHECK(config.max_meta_bytes == 4 << 10 && config.max_stream_bytes == 64 << 10);
     CHECK(config.max_subscriptions == 1024 && config.max_topic_bytes == 256);
     CHECK(config.max_parts == 1024 && config.max_body_ratio == 100);
+    CHECK(config.compression_min_bytes == 0 && config.compression_max_bytes == 4 << 20);
     CHECK(config.max_waiting_messages == 1024 && config.max_waiting_message_bytes == 1 << 20);
     CHECK(config.udp == 0 && config.udp_port == 0 && config.max_source_calls == 64);
     CHECK(config.max_datagram_bytes == 1232 && config.max_dedupe_bytes == 64 << 20);

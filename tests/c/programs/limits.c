@@ -72,6 +72,8 @@ static bool set_field(ucall_config_t *config, char const *name, long value) {
     FIELD(max_headers, size_t);
     FIELD(max_body_bytes, size_t);
     FIELD(max_body_ratio, size_t);
+    FIELD(compression_min_bytes, size_t);
+    FIELD(compression_max_bytes, size_t);
     FIELD(max_frame_bytes, size_t);
     FIELD(max_message_frames, size_t);
     FIELD(max_unanswered_pings, size_t);
