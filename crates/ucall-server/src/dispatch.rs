@@ -34,6 +34,7 @@ pub(crate) use interceptor::RejectionReason;
 
 mod authentication;
 mod interceptor;
+mod mounted;
 mod route;
 
 /// Why calls may be refused, and when.

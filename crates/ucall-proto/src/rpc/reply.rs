@@ -1,5 +1,7 @@
 //! One reply, written straight into the output.
 
+use memchr::memmem;
+
 use super::RpcError;
 use super::route::{ROUTE_ID, write_error_response};
 use crate::json::{Reader, extend_short};
@@ -144,6 +146,14 @@ impl<'a> Reply<'a> {
             _ if self.out.len() + end > self.limit.len_max => Some(RpcError::INTERNAL_ERROR),
             _ => None,
         }
+    }
+
+    /// The status of the response of a route, and the bytes of its body.
+    pub fn response_summary(&self) -> Option<(u16, usize)> {
+        let text = self.out.get(self.start..).unwrap_or_default();
+        let status = std::str::from_utf8(text.get(9..12)?).ok()?.parse().ok()?;
+        let body_at = memmem::find(text, b"\r\n\r\n")? + 4;
+        Some((status, text.len() - body_at))
     }
 
     /// The bytes of the result so far.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ucall_engine::Peer;
 use ucall_proto::Call;
-use ucall_proto::http1::civil_date;
+use ucall_proto::http1::{Head, civil_date};
 use ucall_proto::json::Reader;
 
 use crate::caller::{Caller, Transport};
@@ -52,20 +52,27 @@ impl CallFields {
         transport: Transport,
         user: Option<String>,
     ) -> Self {
-        let peer = match caller.peer {
-            // A proxy seldom names its client's port.
-            Some(Peer::Address(address)) if address.port() == 0 => Some(address.ip().to_string()),
-            Some(Peer::Address(address)) => Some(address.to_string()),
-            Some(Peer::Process { pid, .. }) => Some(format!("pid:{pid}")),
-            _ => None,
-        };
         Self {
-            peer,
+            peer: peer_of(caller),
             transport,
             user: user.map(|user| shown(&user)),
             method: shown(&String::from_utf8_lossy(&call.method.unescaped())),
             id: call.id.map(IdField::new),
             params_bytes: call.params.map_or(0, <[u8]>::len),
+        }
+    }
+
+    /// Those of a request to an application, without its query, which may be secret.
+    pub(super) fn of_request(head: &Head<'_>, body_bytes: usize, caller: &Caller) -> Self {
+        let (path, _) = head.path_and_query();
+        let text = [head.method_text(), b" ", path].concat();
+        Self {
+            peer: peer_of(caller),
+            transport: Transport::Http,
+            user: None,
+            method: shown(&String::from_utf8_lossy(&text)),
+            id: None,
+            params_bytes: body_bytes,
         }
     }
 
@@ -136,6 +143,16 @@ impl CallFields {
         let code = code.map_or_else(|| "null".to_owned(), |code| code.to_string());
         write!(out, r#""code":{code},"duration_ms":{duration_ms:.3},"#)?;
         writeln!(out, r#""bytes_in":{},"bytes_out":{result_bytes}}}"#, self.params_bytes)
+    }
+}
+
+fn peer_of(caller: &Caller) -> Option<String> {
+    match caller.peer {
+        // A proxy seldom names its client's port.
+        Some(Peer::Address(address)) if address.port() == 0 => Some(address.ip().to_string()),
+        Some(Peer::Address(address)) => Some(address.to_string()),
+        Some(Peer::Process { pid, .. }) => Some(format!("pid:{pid}")),
+        _ => None,
     }
 }
 

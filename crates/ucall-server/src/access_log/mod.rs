@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ucall_engine::EngineClock;
+use ucall_proto::http1::Head;
 use ucall_proto::{Call, RpcError};
 
 use crate::caller::{Caller, Transport};
@@ -75,15 +76,33 @@ impl AccessLog {
         clock: &EngineClock,
         user: impl FnOnce() -> Option<String>,
     ) -> Option<LoggedCall> {
+        self.begin_line(clock, || CallFields::new(call, caller, transport, user()))
+    }
+
+    /// The line of a request to an application that begins; `None` if it is not sampled.
+    pub(crate) fn begin_request(
+        self: &Arc<Self>,
+        head: &Head<'_>,
+        body_bytes: usize,
+        caller: &Caller,
+        clock: &EngineClock,
+    ) -> Option<LoggedCall> {
+        self.begin_line(clock, || CallFields::of_request(head, body_bytes, caller))
+    }
+
+    fn begin_line(
+        self: &Arc<Self>,
+        clock: &EngineClock,
+        fields: impl FnOnce() -> CallFields,
+    ) -> Option<LoggedCall> {
         if self.share.is_some_and(|share| self.next_random() >= share) {
             return None;
         }
-        let fields = CallFields::new(call, caller, transport, user());
         Some(LoggedCall {
             log: self.clone(),
             clock: clock.clone(),
             began: clock.now(),
-            fields: Some(Box::new(fields)),
+            fields: Some(Box::new(fields())),
         })
     }
 
@@ -121,7 +140,8 @@ pub struct LoggedCall {
 }
 
 impl LoggedCall {
-    /// Writes the line: the code of the call's error, and the bytes of its result.
+    /// Writes the line: the code of the call's error, or the status of a response, and the bytes of
+    /// the result.
     pub fn end(mut self, code: Option<i64>, result_bytes: usize) {
         self.write(code, result_bytes);
     }

@@ -79,6 +79,13 @@ impl Interceptor {
     }
 }
 
+impl Interceptor {
+    /// The access log, if there is one, and its clock.
+    pub(super) fn access_log(&self) -> Option<(&Arc<AccessLog>, &EngineClock)> {
+        Some((self.log.as_ref()?, &self.clock))
+    }
+}
+
 impl<H: Handler> Dispatch<'_, H> {
     #[cold]
     fn reject(&mut self, call: &Call<'_>, error: &RpcError, reply: &mut Reply<'_>) -> CallOutcome {

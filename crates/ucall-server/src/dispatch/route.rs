@@ -5,6 +5,7 @@ use ucall_proto::http1::{Head, Method, request_origin};
 use ucall_proto::{Call, CallOutcome, Reply};
 
 use super::interceptor::rejection_error;
+use super::mounted::end_request;
 use super::{Dispatch, Dispatcher, method_not_found};
 use crate::handler::Handler;
 use crate::routes::{Route, RouteTarget};
@@ -32,7 +33,7 @@ impl<H: Handler> Dispatch<'_, H> {
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         let (rejection, problem) = (self.rejection(), self.problem());
-        let Dispatcher { handler, procedures, calls, .. } = &mut *self.dispatcher;
+        let Dispatcher { handler, procedures, calls, interceptor, .. } = &mut *self.dispatcher;
         let find = |head: &Head<'_>| procedures.routes().find(call.method.raw(), head.method());
         let Some(route) = call.head.and_then(find) else {
             reply.error(&method_not_found(call.method));
@@ -62,9 +63,20 @@ impl<H: Handler> Dispatch<'_, H> {
                 reply.error(&rejection_error(cause));
                 CallOutcome::Done
             }
-            (RouteTarget::Procedure(procedure) | RouteTarget::Mount(procedure), None) => {
+            (RouteTarget::Procedure(procedure), None) => {
                 *calls += 1;
                 handler.respond(procedure, call, body, caller, reply)
+            }
+            (RouteTarget::Mount(procedure), None) => {
+                *calls += 1;
+                let body_bytes = body.map_or(0, <[u8]>::len);
+                let interceptor = interceptor.as_deref();
+                let logged = interceptor.and_then(|it| it.begin_request(call, body_bytes, caller));
+                let outcome = handler.respond(procedure, call, body, caller, reply);
+                if let Some(logged) = logged {
+                    end_request(logged, outcome, reply, handler);
+                }
+                outcome
             }
             (RouteTarget::Metrics(reader), None) => {
                 *calls += 1;
