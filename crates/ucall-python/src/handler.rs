@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
+use ucall_proto::websocket::MessageKind;
 use ucall_proto::{
     AuthenticationError, Binary, Call, CallOutcome, CallerIdentity, ParamKind, Reply, ResultPart,
     RpcError,
@@ -258,7 +259,14 @@ impl Handler for Interpreter {
             self.functions.contexts.clear_identity();
         }
         if let Some(mount) = &procedure.mount {
-            return answer(self.begin_mounted(procedure, mount, call, body, caller, reply), reply);
+            let begun = self.begin_mounted(procedure, mount, call, body, caller, reply);
+            let outcome = answer(begun, reply);
+            if let Some(series) = procedure.series.filter(|_| !outcome.is_deferred()) {
+                let status = reply.response_summary().map(|(status, _)| i64::from(status));
+                let error = status.filter(|status| *status >= 400);
+                self.functions.timing.record_since_receipt(series, error);
+            }
+            return outcome;
         }
         let py = self.attach();
         let (functions, budget) = (&self.functions, self.deferral.calls.budget());
@@ -279,6 +287,16 @@ impl Handler for Interpreter {
     fn take_body_part(&mut self, call: CallId, part: &[u8], is_last: bool) {
         self.functions.attach();
         self.deferral.take_body_part(call, part, is_last);
+    }
+
+    fn take_message(&mut self, call: CallId, kind: MessageKind, payload: &[u8]) {
+        let py = self.functions.attach();
+        self.deferral.take_message(py, call, kind, payload);
+    }
+
+    fn end_messages(&mut self, call: CallId, code: u16, reason: &str) {
+        self.functions.attach();
+        self.deferral.end_messages(call, code, reason);
     }
 
     fn param_kind(&self, procedure: &SharedProcedure, name: &str) -> ParamKind {

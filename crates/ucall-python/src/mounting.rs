@@ -30,8 +30,13 @@ pub(crate) fn insert_mount(
         }),
         trusted_proxies: server.config.trusted_proxies.clone(),
     };
+    let series = {
+        let state = server_state::lock(&server.state);
+        state.metrics.as_ref().map(|metrics| metrics.register(&format!("{path}/*")))
+    };
     let procedure = Procedure {
         timeout: server.timeout,
+        series,
         route: Some(RouteAccess::Public.into()),
         mount: Some(mount),
         ..Procedure::new(format!("{path}/"), app, None, py.None(), CallMode::Task)

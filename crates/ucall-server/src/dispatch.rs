@@ -11,6 +11,7 @@ use ucall_engine::{EngineClock, Id, OwningProcess};
 use ucall_proto::http1::{CallPaths, ErrorBody, Head, Method, Methods, Target, request_origin};
 use ucall_proto::json::Text;
 use ucall_proto::tls::TlsSession;
+use ucall_proto::websocket::MessageKind;
 use ucall_proto::{
     AuthenticationError, Binary, CANCEL_REQUEST, Call, CallNumber, CallOutcome, CallRefusal,
     CallerIdentity, Drain, Endpoint, InferencePath, LoadState, McpRequest, ParamKind, Parts, Reply,
@@ -441,6 +442,16 @@ impl<H: Handler> Service for Dispatch<'_, H> {
     fn take_body_part(&mut self, number: CallNumber, part: &[u8], is_last: bool) {
         let call = CallId { connection: self.caller.connection, number };
         self.dispatcher.handler.take_body_part(call, part, is_last);
+    }
+
+    fn take_message(&mut self, number: CallNumber, kind: MessageKind, payload: &[u8]) {
+        let call = CallId { connection: self.caller.connection, number };
+        self.dispatcher.handler.take_message(call, kind, payload);
+    }
+
+    fn end_messages(&mut self, number: CallNumber, code: u16, reason: &str) {
+        let call = CallId { connection: self.caller.connection, number };
+        self.dispatcher.handler.end_messages(call, code, reason);
     }
 
     fn cancel(&mut self, number: CallNumber) {

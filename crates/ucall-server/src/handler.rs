@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ucall_engine::Id;
 use ucall_proto::http1::Head;
 use ucall_proto::tls::TlsSession;
+use ucall_proto::websocket::MessageKind;
 use ucall_proto::{
     AuthenticationError, Binary, Call, CallOutcome, CallerIdentity, MemoryBudget, ParamKind, Reply,
     ResultPart, RpcError,
@@ -160,6 +161,19 @@ pub trait Handler {
     /// Takes a part of the body of a request, which may have ended.
     fn take_body_part(&mut self, call: CallId, part: &[u8], is_last: bool) {
         let _ = (call, part, is_last);
+    }
+
+    /// Takes a message of a WebSocket; see
+    /// [`Service::take_message`](ucall_proto::Service::take_message). [`Handler::takes_body`] says
+    /// whether there is room.
+    fn take_message(&mut self, call: CallId, kind: MessageKind, payload: &[u8]) {
+        let _ = (call, kind, payload);
+    }
+
+    /// A WebSocket has ended; see
+    /// [`Service::end_messages`](ucall_proto::Service::end_messages).
+    fn end_messages(&mut self, call: CallId, code: u16, reason: &str) {
+        let _ = (call, code, reason);
     }
 
     /// Answers `/readyz` while the server itself is ready: runs the program's checks, and replies

@@ -20,6 +20,7 @@ import ucall
 def main() -> None:
     engine, options = sys.argv[1], json.loads(sys.argv[2])
     serves_models = options.pop("inference", False)
+    has_mount = options.pop("mount", False)
     server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(
         port=0, **ucall.options.arguments(options)
     )
@@ -86,6 +87,11 @@ def main() -> None:
 
     if serves_models:
         server.inference(["total"])
+
+    if has_mount:
+        import mounted_app
+
+        server.mount("/app", mounted_app.app)
 
     if options.get("mcp"):
         from ucall.mcp import elicit

@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "agents": {"mcp": True},
     "models": {"inference": True},
+    "mounts": {"mount": True, "timeout_ms": 5000},
     "stuck": {"send_timeout_s": 0.5},
     "tight": {
         "max_body_bytes": 20_000_000,

@@ -19,6 +19,7 @@ import agents
 import binary
 import cases
 import models
+import mounts
 import pytest
 import report
 import scenarios
@@ -43,6 +44,7 @@ ALL: list[Case] = [
     *agents.mcp(),
     *binary.cases(),
     *models.cases(),
+    *mounts.cases(),
     *scenarios.concurrency(),
     *scenarios.pipelines(),
     *scenarios.timed(),

@@ -132,6 +132,7 @@ impl PlainConnection {
     ) -> bool {
         let is_between_messages = match &self.protocol {
             Protocol::Raw(raw) => !raw.is_partial(),
+            Protocol::WebSocket(socket) if socket.mounted_by().is_some() => return false,
             Protocol::WebSocket(socket) => socket.bytes_needed() == 0,
             _ => return false,
         };

@@ -124,7 +124,7 @@ impl PlainConnection {
     /// server.
     pub fn quiet_since(&self) -> Option<Instant> {
         let is_quiet = matches!(self.wait_state, WaitState::Handshake | WaitState::Request)
-            && self.exchanges.is_empty();
+            && (self.exchanges.is_empty() || self.is_mounted_websocket());
         is_quiet.then_some(self.waiting_since)
     }
 

@@ -368,6 +368,8 @@ impl PlainConnection {
         reply.write(&mut text);
         if !response.end(&text, &framing.reply_headers(), environment.replies, environment.out) {
             self.cancel();
+        } else if self.asks_for_upgrade() {
+            self.discard_input();
         }
     }
 

@@ -60,7 +60,7 @@ impl PlainConnection {
         Some(Step::Consumed(head.len()))
     }
 
-    fn set_body(&mut self, body: StreamedBody) {
+    pub(super) fn set_body(&mut self, body: StreamedBody) {
         if let Protocol::Http(http) = &mut self.protocol {
             http.body = Body::Streamed(Box::new(body));
         }
@@ -80,7 +80,8 @@ impl PlainConnection {
     ) -> Step {
         let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
         let Body::Streamed(body) = &mut http.body else { return Step::Incomplete };
-        if !environment.service.takes_body(body.number) {
+        let is_upgrade = matches!(body.framing, BodyFraming::Upgrade { .. });
+        if is_upgrade || !environment.service.takes_body(body.number) {
             self.reading.handle(ReadEvent::Wait);
             return Step::Incomplete;
         }
@@ -102,6 +103,7 @@ impl PlainConnection {
                     Err(error) => return self.refuse_streamed(&error, environment),
                 }
             }
+            BodyFraming::Upgrade { .. } => return Step::Incomplete,
         };
         body.received += part.len();
         let (number, is_last) = (body.number, body.is_last);

@@ -73,7 +73,7 @@ impl PlainConnection {
         let Protocol::WebSocket(socket) = &mut self.protocol else { return };
         match InflatingMessage::new(kind, encoded) {
             Some(message) => socket.begin_inflating(message),
-            None => return self.refuse_for_memory(environment.out),
+            None => return self.refuse_for_memory(environment),
         }
         self.inflate_piece(environment);
     }
@@ -83,7 +83,7 @@ impl PlainConnection {
         let Protocol::WebSocket(socket) = &mut self.protocol else { return };
         let Some(message) = &mut socket.inflating else { return };
         match message.decode(environment.limits) {
-            Err(error) => self.violate(error, environment.out),
+            Err(error) => self.violate(&error, environment),
             Ok(false) => {}
             Ok(true) => {
                 if let Some(message) = socket.take_inflated() {

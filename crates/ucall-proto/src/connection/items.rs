@@ -3,6 +3,7 @@
 //! | protocol | an item is | the reply after the last |
 //! |---|---|---|
 //! | WebSocket, raw TCP | a message | is a message |
+//! | WebSocket of an application | frames | is the payload of a Close frame |
 //! | HTTP | an event or a line in a chunk of its own | is the last of them |
 //!
 //! Over HTTP a stream is the first exchange: its request has waited for the replies before it.
@@ -10,6 +11,7 @@
 use std::time::Instant;
 
 use super::exchange::ExchangeReply;
+use super::websocket::WebSocket;
 use super::{Environment, PlainConnection, Protocol};
 use crate::rpc::CallNumber;
 use crate::websocket::{Opcode, write_head};
@@ -24,14 +26,21 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) -> bool {
         let Some((framing, token)) = self.exchanges.stream(number) else { return false };
-        match &self.protocol {
-            Protocol::Http(_) if framing.response.is_some() => {
-                framing.write_part(value, environment);
-            }
+        match &mut self.protocol {
+            Protocol::Http(http) if framing.response.is_some() => match http.take_accepted(value) {
+                None => framing.write_part(value, environment),
+                Some(head) => {
+                    environment.out.extend_from_slice(&head);
+                    self.protocol = Protocol::WebSocket(WebSocket::mounted(number));
+                }
+            },
             Protocol::Http(_) => {
                 framing.write_item(token, value, environment);
             }
             Protocol::WebSocket(socket) if socket.is_closed() => return false,
+            Protocol::WebSocket(socket) if socket.mounted_by().is_some() => {
+                environment.out.extend_from_slice(value);
+            }
             Protocol::WebSocket(_) => {
                 write_head(environment.out, Opcode::Text, token.item_len(value));
                 token.write_item(environment.out, value);

@@ -225,7 +225,7 @@ impl PlainConnection {
             Protocol::Http(_) => {
                 self.refuse_body(&HttpError::Overloaded, environment);
             }
-            Protocol::WebSocket(_) => self.refuse_for_memory(environment.out),
+            Protocol::WebSocket(_) => self.refuse_for_memory(environment),
             _ => {
                 raw::write_overloaded(environment.out);
                 self.discard_input();

@@ -39,6 +39,7 @@ mod long;
 mod mcp;
 mod mcp_response;
 mod memory;
+mod mounted_websocket;
 mod pieces;
 mod public;
 mod raw;
@@ -312,7 +313,7 @@ impl PlainConnection {
         match (self.wait_state, &self.protocol) {
             (WaitState::Request, Protocol::WebSocket(_)) => self.ping_or_close(environment),
             (WaitState::Body { .. }, Protocol::WebSocket(_)) => {
-                self.refuse_slow_message(environment.limits, environment.out);
+                self.refuse_slow_message(environment);
             }
             (WaitState::Head | WaitState::Body { .. }, Protocol::Http(_)) => {
                 let head = matches!(self.wait_state, WaitState::Head);

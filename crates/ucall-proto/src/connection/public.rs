@@ -197,6 +197,12 @@ impl Connection {
         self.inner.update(PlainConnection::allow_over_budget);
     }
 
+    /// Tells the application of a WebSocket that the server closes it. [`Connection::close_notify`]
+    /// tells the client.
+    pub fn report_closing<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        self.inner.step(environment, PlainConnection::report_closing);
+    }
+
     /// Appends the Close frame of a WebSocket, and the `close_notify` of TLS. The caller then
     /// closes the connection.
     pub fn close_notify(&mut self, out: &mut Vec<u8>) {

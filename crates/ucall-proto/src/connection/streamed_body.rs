@@ -1,4 +1,5 @@
-//! The state of a body that is passed to the service while it arrives.
+//! The state of a body that is passed to the service while it arrives, and of a WebSocket that an
+//! application has not accepted yet.
 
 use super::{WaitState, body_time};
 use crate::Limits;
@@ -20,12 +21,22 @@ pub(super) struct StreamedBody {
 /// Where the body ends.
 #[derive(Debug)]
 pub(super) enum BodyFraming {
-    Length { left: usize },
+    Length {
+        left: usize,
+    },
     Chunked(ChunkedDecoder),
+    /// There is none: what follows waits until the service has accepted a WebSocket, by a response
+    /// with this head, whose headers continue.
+    Upgrade {
+        accepted_head: Vec<u8>,
+    },
 }
 
 impl StreamedBody {
     pub(super) fn wait_state(&self, limits: &Limits) -> WaitState {
-        WaitState::Body { total: body_time(self.received, limits) }
+        match self.framing {
+            BodyFraming::Upgrade { .. } => WaitState::Request,
+            _ => WaitState::Body { total: body_time(self.received, limits) },
+        }
     }
 }

@@ -32,14 +32,16 @@ use crate::Limits;
 use crate::http1::{ErrorBody, Head, HttpError, Target, parse_head};
 use crate::json::JsonError;
 use crate::rpc::frame::begins_frame;
-use crate::rpc::{CallerIdentity, DocumentOutline, RpcError, Service, write_error_reply};
+use crate::rpc::{
+    CallNumber, CallerIdentity, DocumentOutline, RpcError, Service, write_error_reply,
+};
 use crate::websocket::{
     CloseCode, Event, FrameWriter, LongMessage, MessageKind, MessageLimits, MessageReader, Opcode,
     Progress, Upgrade, WebSocketError, validate_text, write_close, write_frame,
 };
 
 /// The reason of code 1001.
-const SERVER_CLOSES: &str = "the server closes the connection";
+pub(super) const SERVER_CLOSES: &str = "the server closes the connection";
 
 /// The framing of a message that answers no request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,11 +55,11 @@ pub enum MessageFraming {
 /// The state of a WebSocket.
 #[derive(Debug, Default)]
 pub(super) struct WebSocket {
-    reader: MessageReader,
+    pub(super) reader: MessageReader,
     writer: FrameWriter,
     /// The bytes of the frame whose head has arrived. While a message is being decoded no frame is
     /// long enough.
-    bytes_needed: usize,
+    pub(super) bytes_needed: usize,
     /// A compressed message of which a part is not decoded.
     pub(super) inflating: Option<Box<InflatingMessage>>,
     /// That frame, if it is a long message, once much of it has arrived.
@@ -68,6 +70,8 @@ pub(super) struct WebSocket {
     is_closed: bool,
     /// The caller, if the service requires authentication.
     identity: Option<CallerIdentity>,
+    /// The request by which an application has the messages, if one has.
+    mounted: Option<CallNumber>,
 }
 
 /// A long message, and its requests.
@@ -86,7 +90,8 @@ impl WebSocket {
     ) -> Option<Box<LongFrame>> {
         let may_begin = self.bytes_needed > limits.long_bytes_min
             && !self.reader.has_fragments()
-            && self.inflating.is_none();
+            && self.inflating.is_none()
+            && self.mounted.is_none();
         if may_begin && self.long.is_none() {
             let message = LongMessage::begin(input, limits.long_bytes_min)?;
             self.long = Some(Box::new(LongFrame { message, outline: DocumentOutline::default() }));
@@ -119,6 +124,16 @@ impl WebSocket {
     pub(super) fn discard(&mut self) {
         (self.long, self.inflating) = (None, None);
         self.reader = MessageReader::default();
+    }
+
+    /// One whose messages are an application's.
+    pub(super) fn mounted(number: CallNumber) -> Self {
+        Self { mounted: Some(number), ..Self::default() }
+    }
+
+    /// The request by which an application has the messages.
+    pub(super) fn mounted_by(&self) -> Option<CallNumber> {
+        self.mounted
     }
 
     pub(super) fn bytes_needed(&self) -> usize {
@@ -160,7 +175,7 @@ impl WebSocket {
     }
 
     /// Appends a Close frame, after which the peer gets nothing more.
-    fn close(&mut self, code: CloseCode, reason: &str, out: &mut Vec<u8>) {
+    pub(super) fn close(&mut self, code: CloseCode, reason: &str, out: &mut Vec<u8>) {
         if !self.is_closed {
             write_close(out, code, reason);
         }
@@ -168,7 +183,7 @@ impl WebSocket {
     }
 }
 
-fn message_limits(limits: &Limits) -> MessageLimits {
+pub(super) fn message_limits(limits: &Limits) -> MessageLimits {
     MessageLimits {
         frame_bytes_max: limits.frame_bytes_max,
         message_bytes_max: limits.body_bytes_max,
@@ -205,7 +220,7 @@ impl PlainConnection {
         environment: &mut Environment<'_, S>,
     ) -> Option<Step> {
         if !matches!(head.target(), Target::Root | Target::WebSocket) {
-            return None;
+            return self.upgrade_mounted(head, environment);
         }
         let checked = match environment.access.check(head.host(), head.origin(), self.is_tls()) {
             Ok(_) => Upgrade::parse(head),
@@ -271,6 +286,9 @@ impl PlainConnection {
         self.reading.handle(ReadEvent::Run);
         if let Protocol::WebSocket(socket) = &mut self.protocol {
             socket.pings = 0;
+            if socket.mounted.is_some() {
+                return self.process_mounted_frames(bytes, environment);
+            }
         }
         let mut used = 0;
         while let Some(rest @ [_, ..]) = bytes.get_mut(used..)
@@ -331,7 +349,7 @@ impl PlainConnection {
                 self.run_compressed_frame(rest, had_head, environment)
             }
             Err(error) => {
-                self.violate(error, environment.out);
+                self.violate(&error, environment);
                 Step::Incomplete
             }
         }
@@ -358,7 +376,7 @@ impl PlainConnection {
                     self.close_if_full(environment);
                 }
             }
-            Err(error) => self.violate(error, environment.out),
+            Err(error) => self.violate(&error, environment),
         }
         Step::Incomplete
     }
@@ -374,7 +392,7 @@ impl PlainConnection {
                 self.run_frame_message(&payload, environment);
             }
             Event::Message { kind: MessageKind::Binary, payload } if !begins_as_json(&payload) => {
-                self.close_websocket(CloseCode::UNSUPPORTED, "expected JSON", environment.out);
+                self.close_websocket(CloseCode::UNSUPPORTED, "expected JSON", environment);
             }
             Event::Message { kind, payload } => self.run_message(kind, &payload, environment),
             Event::Compressed { kind, payload } => {
@@ -385,7 +403,7 @@ impl PlainConnection {
             Event::Ping(payload) => write_frame(environment.out, Opcode::Pong, payload),
             Event::Close(close) => {
                 let code = close.map_or(CloseCode::NORMAL, |close| close.code);
-                self.close_websocket(code, "", environment.out);
+                self.close_websocket(code, "", environment);
             }
         }
     }
@@ -446,7 +464,7 @@ impl PlainConnection {
         let session = self.session.as_ref();
         let context = RequestContext { request, head: None, session };
         let ran = run(context, environment);
-        let Environment { limits, out, .. } = environment;
+        let Environment { limits, out, .. } = &mut *environment;
         match ran {
             Ok(DocumentOutcome::Replied) => socket.writer.end(out, pending, Opcode::Text),
             Ok(DocumentOutcome::NoReply) => socket.writer.abort(out, pending),
@@ -457,7 +475,7 @@ impl PlainConnection {
             // Valid JSON is valid UTF-8, so only other text is validated by itself.
             Err(_) if kind == MessageKind::Text && validate_text(payload).is_err() => {
                 socket.writer.abort(out, pending);
-                return self.violate(WebSocketError::TextNotUtf8, out);
+                return self.violate(&WebSocketError::TextNotUtf8, environment);
             }
             Err(fault) => {
                 write_error_reply(out, None, &RpcError::parse(fault, limits));
@@ -472,12 +490,14 @@ impl PlainConnection {
         }
     }
 
-    /// The framing of messages that answer no request; `None` over HTTP, which has none, and after
-    /// the Close frame of a WebSocket.
+    /// The framing of messages that answer no request; `None` over HTTP, which has none, after the
+    /// Close frame of a WebSocket, and on the WebSocket of an application.
     pub fn message_framing(&self) -> Option<MessageFraming> {
         match &self.protocol {
             Protocol::Raw(_) => Some(MessageFraming::Line),
-            Protocol::WebSocket(socket) if !socket.is_closed => Some(MessageFraming::Frame),
+            Protocol::WebSocket(socket) if !socket.is_closed && socket.mounted.is_none() => {
+                Some(MessageFraming::Frame)
+            }
             _ => None,
         }
     }
@@ -485,6 +505,9 @@ impl PlainConnection {
     /// Writes a reply that had to wait.
     pub(super) fn write_message(&mut self, reply: &ExchangeReply, out: &mut Vec<u8>) {
         let Protocol::WebSocket(socket) = &mut self.protocol else { return };
+        if socket.mounted.is_some() {
+            return self.end_mounted(reply, out);
+        }
         let pending = socket.writer.begin(out);
         reply.write(out);
         socket.writer.end(out, pending, Opcode::Text);
@@ -492,16 +515,19 @@ impl PlainConnection {
 
     /// The peer was silent for `ping_interval`: sends a Ping, or closes after too many.
     #[cold]
-    pub(super) fn ping_or_close<S>(&mut self, environment: &mut Environment<'_, S>) {
+    pub(super) fn ping_or_close<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         let limits = environment.limits;
         if limits.lifetime.is_some_and(|lifetime| environment.now >= self.accepted_at + lifetime) {
-            return self.go_away(environment.out);
+            return match self.is_mounted_websocket() {
+                true => self.close_websocket(CloseCode::GOING_AWAY, SERVER_CLOSES, environment),
+                false => self.go_away(environment.out),
+            };
         }
         let Protocol::WebSocket(socket) = &mut self.protocol else { return };
         if socket.is_silent(limits) {
             let pings = limits.unanswered_pings_max;
             let reason = format!("expected a reply to {pings} pings (max_unanswered_pings)");
-            return self.close_websocket(CloseCode::POLICY_VIOLATION, &reason, environment.out);
+            return self.close_websocket(CloseCode::POLICY_VIOLATION, &reason, environment);
         }
         socket.pings += 1;
         if !socket.is_silent(limits) {
@@ -510,16 +536,16 @@ impl PlainConnection {
     }
 
     /// The peer did not send the rest of a message in time.
-    pub(super) fn refuse_slow_message(&mut self, limits: &Limits, out: &mut Vec<u8>) {
-        let seconds = limits.body_timeout.as_secs();
+    pub(super) fn refuse_slow_message<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        let seconds = environment.limits.body_timeout.as_secs();
         let reason = format!("expected the rest of the message within {seconds} s (body_timeout)");
-        self.close_websocket(CloseCode::POLICY_VIOLATION, &reason, out);
+        self.close_websocket(CloseCode::POLICY_VIOLATION, &reason, environment);
     }
 
     /// There is no memory for the rest of a message.
     #[cold]
-    pub(super) fn refuse_for_memory(&mut self, out: &mut Vec<u8>) {
-        self.close_websocket(CloseCode::TRY_AGAIN_LATER, "the server is overloaded", out);
+    pub(super) fn refuse_for_memory<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        self.close_websocket(CloseCode::TRY_AGAIN_LATER, "the server is overloaded", environment);
     }
 
     /// Reads no more messages. The Close frame follows the replies to those that were read.
@@ -531,8 +557,9 @@ impl PlainConnection {
 
     /// Appends the Close frame of a WebSocket whose connection closes at once.
     pub(super) fn abandon_replies(&mut self, out: &mut Vec<u8>) {
-        if self.is_websocket() {
-            self.close_websocket(CloseCode::GOING_AWAY, SERVER_CLOSES, out);
+        if let Protocol::WebSocket(socket) = &mut self.protocol {
+            socket.close(CloseCode::GOING_AWAY, SERVER_CLOSES, out);
+            self.cancel();
         }
     }
 
@@ -547,22 +574,34 @@ impl PlainConnection {
     }
 
     /// Refuses a message that begins while there is no memory. One that has begun waits.
-    fn close_if_full<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+    pub(super) fn close_if_full<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         if environment.scratch.is_full(environment.limits) {
-            self.refuse_for_memory(environment.out);
+            self.refuse_for_memory(environment);
         }
     }
 
     #[cold]
-    pub(super) fn violate(&mut self, error: WebSocketError, out: &mut Vec<u8>) {
-        self.close_websocket(error.code(), &error.to_string(), out);
+    pub(super) fn violate<S: Service>(
+        &mut self,
+        error: &WebSocketError,
+        environment: &mut Environment<'_, S>,
+    ) {
+        self.close_websocket(error.code(), &error.to_string(), environment);
     }
 
     /// Sends a Close frame, gives up on all replies, and reads nothing more.
     #[cold]
-    fn close_websocket(&mut self, code: CloseCode, reason: &str, out: &mut Vec<u8>) {
+    pub(super) fn close_websocket<S: Service>(
+        &mut self,
+        code: CloseCode,
+        reason: &str,
+        environment: &mut Environment<'_, S>,
+    ) {
         if let Protocol::WebSocket(socket) = &mut self.protocol {
-            socket.close(code, reason, out);
+            if let Some(number) = socket.mounted {
+                environment.service.end_messages(number, code.get(), reason);
+            }
+            socket.close(code, reason, environment.out);
         }
         self.cancel();
     }

@@ -38,6 +38,7 @@ use crate::endpoint::{Endpoint, ParamKind};
 use crate::http1::{ErrorBody, Head, Methods};
 use crate::json::{Member, Text};
 use crate::tls::TlsSession;
+use crate::websocket::MessageKind;
 
 /// One call of a procedure, as slices of its request.
 #[derive(Clone, Copy, Debug)]
@@ -245,6 +246,19 @@ pub trait Service {
     /// Takes a part of the body of a request, which may have ended.
     fn take_body_part(&mut self, number: CallNumber, part: &[u8], is_last: bool) {
         let _ = (number, part, is_last);
+    }
+
+    /// Takes a message of a WebSocket that it has accepted. An application accepts one by a part of
+    /// its response that begins with `HTTP/1.1 101` and no reason. Frames follow as items, and the
+    /// result is the payload of the Close frame. Text is UTF-8.
+    fn take_message(&mut self, number: CallNumber, kind: MessageKind, payload: &[u8]) {
+        let _ = (number, kind, payload);
+    }
+
+    /// A WebSocket that it has accepted has ended: with the code of the client's Close frame, 1005
+    /// without one there, or with that of the server's own. Only the first call counts.
+    fn end_messages(&mut self, number: CallNumber, code: u16, reason: &str) {
+        let _ = (number, code, reason);
     }
 
     /// What runs a POST to another path than `/`, if it is no request of a route.

@@ -71,7 +71,7 @@ impl Deflate {
 
     /// Appends the header of the reply to the upgrade.
     pub(super) fn write(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"\r\nSec-WebSocket-Extensions: ");
+        out.extend_from_slice(b"Sec-WebSocket-Extensions: ");
         out.extend_from_slice(NAME);
         out.extend_from_slice(b"; server_no_context_takeover; client_no_context_takeover");
         if self.has_window_bits {
@@ -79,6 +79,7 @@ impl Deflate {
                 format!("; server_max_window_bits={}", self.window_bits).as_bytes(),
             );
         }
+        out.extend_from_slice(b"\r\n");
     }
 }
 

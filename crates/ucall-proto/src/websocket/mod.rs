@@ -30,7 +30,7 @@ pub use reader::{
     CloseFrame, Event, MessageKind, MessageLimits, MessageReader, PeekedFrame, Progress,
     peek_frame, validate_text,
 };
-pub use upgrade::Upgrade;
+pub use upgrade::{Handshake, Upgrade};
 pub use writer::{
     FrameWriter, PendingFrame, write_client_frame, write_close, write_frame, write_head,
 };

@@ -26,18 +26,14 @@ const KEY_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const KEY_BYTES: usize = 16;
 const SHA1_BYTES: usize = 20;
 
-/// A valid request for an upgrade.
+/// A valid request for a WebSocket, whatever its subprotocols mean.
 #[derive(Clone, Debug)]
-pub struct Upgrade<'a> {
+pub struct Handshake<'a> {
     key: &'a [u8],
-    /// Whether the client offers the subprotocol `jsonrpc`.
-    offers_jsonrpc: bool,
-    token: Option<Vec<u8>>,
-    deflate: Option<Deflate>,
 }
 
-impl<'a> Upgrade<'a> {
-    /// The upgrade that a request asks for, if any.
+impl<'a> Handshake<'a> {
+    /// The handshake that a request asks for, if any.
     ///
     /// # Errors
     /// 426 for a version other than 13, 400 for any other error of the client.
@@ -57,6 +53,45 @@ impl<'a> Upgrade<'a> {
         if !matches!(head.body(), BodyLength::None | BodyLength::Length(0)) {
             return Err(HttpError::WebSocketBody);
         }
+        Ok(Some(Self { key }))
+    }
+
+    /// The subprotocols that a client offers, the best first.
+    pub fn subprotocols(head: &Head<'a>) -> impl Iterator<Item = &'a [u8]> + Clone {
+        options(head, "Sec-WebSocket-Protocol").filter(|offer| !offer.is_empty())
+    }
+
+    /// Appends the reply 101, without further headers and the empty line.
+    pub fn write_accepted(&self, out: &mut Vec<u8>) {
+        let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[self.key, KEY_SUFFIX].concat());
+        let mut accept = [0; SHA1_BYTES.div_ceil(3) * 4];
+        let accept = Base64::encode(hash.as_ref(), &mut accept).unwrap_or_default();
+        out.extend_from_slice(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            Sec-WebSocket-Accept: ",
+        );
+        out.extend_from_slice(accept.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// A valid request for a WebSocket with calls.
+#[derive(Clone, Debug)]
+pub struct Upgrade<'a> {
+    handshake: Handshake<'a>,
+    /// Whether the client offers the subprotocol `jsonrpc`.
+    offers_jsonrpc: bool,
+    token: Option<Vec<u8>>,
+    deflate: Option<Deflate>,
+}
+
+impl<'a> Upgrade<'a> {
+    /// The upgrade that a request asks for, if any.
+    ///
+    /// # Errors
+    /// 426 for a version other than 13, 400 for any other error of the client.
+    pub fn parse(head: &Head<'a>) -> Result<Option<Self>, HttpError> {
+        let Some(handshake) = Handshake::parse(head)? else { return Ok(None) };
         let mut offers = options(head, "Sec-WebSocket-Protocol");
         let offers_jsonrpc = offers.clone().any(|offer| offer == SUBPROTOCOL);
         let token = match offers.find_map(|offer| offer.strip_prefix(TOKEN_PREFIX)) {
@@ -66,7 +101,7 @@ impl<'a> Upgrade<'a> {
         if token.is_some() && head.header("Authorization").is_some() {
             return Err(HttpError::WebSocketTokenMalformed);
         }
-        Ok(Some(Self { key, offers_jsonrpc, token, deflate: None }))
+        Ok(Some(Self { handshake, offers_jsonrpc, token, deflate: None }))
     }
 
     /// The text of a head with an `Authorization` header in place of all subprotocols; `None` if
@@ -94,22 +129,16 @@ impl<'a> Upgrade<'a> {
 
     /// Appends the reply 101. The client's frames follow its request at once.
     pub fn write_reply(&self, out: &mut Vec<u8>) {
-        let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[self.key, KEY_SUFFIX].concat());
-        let mut accept = [0; SHA1_BYTES.div_ceil(3) * 4];
-        let accept = Base64::encode(hash.as_ref(), &mut accept).unwrap_or_default();
-        out.extend_from_slice(
-            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-            Sec-WebSocket-Accept: ",
-        );
-        out.extend_from_slice(accept.as_bytes());
+        self.handshake.write_accepted(out);
         if self.offers_jsonrpc {
-            out.extend_from_slice(b"\r\nSec-WebSocket-Protocol: ");
+            out.extend_from_slice(b"Sec-WebSocket-Protocol: ");
             out.extend_from_slice(SUBPROTOCOL);
+            out.extend_from_slice(b"\r\n");
         }
         if let Some(deflate) = self.deflate {
             deflate.write(out);
         }
-        out.extend_from_slice(b"\r\n\r\n");
+        out.extend_from_slice(b"\r\n");
     }
 }
 

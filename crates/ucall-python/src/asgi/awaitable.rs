@@ -1,6 +1,9 @@
 //! What `receive` and `send` return: an awaitable that may be done already.
 //!
 //! It has the methods of a coroutine, so `asyncio.create_task(receive())` works, too.
+//!
+//! An `await` that is done costs no exception: an iterator that ends without one has the result
+//! None, and a value that is neither a tuple nor an exception goes into `StopIteration` as it is.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +22,13 @@ pub(crate) struct Awaitable(Mutex<Step>);
 
 /// What an awaitable does when it is stepped.
 enum Step {
+    /// Returns None.
+    Done,
     Return(Py<PyAny>),
-    Wait { iterator: Py<PyIterator>, then: Then },
+    Wait {
+        iterator: Py<PyIterator>,
+        then: Then,
+    },
     Ended,
 }
 
@@ -33,10 +41,16 @@ pub(super) enum Then {
 }
 
 impl Awaitable {
-    /// One that returns `value` at once.
+    /// One that returns None at once.
     #[inline]
-    pub(super) fn done(value: Py<PyAny>) -> Self {
-        Self(Mutex::new(Step::Return(value)))
+    pub(super) fn done() -> Self {
+        Self(Mutex::new(Step::Done))
+    }
+
+    /// One that returns a message at once.
+    #[inline]
+    pub(super) fn of(message: Py<PyAny>) -> Self {
+        Self(Mutex::new(Step::Return(message)))
     }
 
     /// One that awaits another awaitable before.
@@ -46,16 +60,28 @@ impl Awaitable {
         Ok(Self(Mutex::new(Step::Wait { iterator, then })))
     }
 
+    /// Ends an awaitable that is done with None; `false` for any other one.
+    #[inline]
+    fn take_done(&self) -> bool {
+        let mut step = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_done = matches!(*step, Step::Done);
+        if is_done {
+            *step = Step::Ended;
+        }
+        is_done
+    }
+
     /// Sets the next step, and returns that which is due. The lock is not held while code runs.
     fn replace(&self, step: Step) -> Step {
         mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), step)
     }
 
-    /// Yields what is to be awaited, or raises `StopIteration` with the value.
+    /// Yields what is to be awaited, or raises `StopIteration` with the value, a dict or None.
     #[inline]
     fn step(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self.replace(Step::Ended) {
-            Step::Return(value) => Err(PyStopIteration::new_err((value,))),
+            Step::Return(value) => Err(PyStopIteration::new_err(value)),
+            Step::Done => Err(PyStopIteration::new_err(py.None())),
             Step::Wait { iterator, then } => self.step_wait(py, iterator, then),
             Step::Ended => {
                 Err(PyRuntimeError::new_err("cannot reuse already awaited receive() or send()"))
@@ -86,7 +112,7 @@ impl Awaitable {
                     }
                 },
             };
-            return Err(PyStopIteration::new_err((value,)));
+            return Err(PyStopIteration::new_err(value));
         }
     }
 }
@@ -101,8 +127,11 @@ impl Awaitable {
         slf
     }
 
-    fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.step(py)
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        if self.take_done() {
+            return Ok(None);
+        }
+        self.step(py).map(Some)
     }
 
     fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {

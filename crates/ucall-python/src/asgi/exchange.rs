@@ -1,34 +1,24 @@
-//! What the task of a request and its worker share: the request, and how far the response is.
+//! What the task of a request and its worker share: what was received and not read, and how far the
+//! response or the WebSocket is.
 //!
 //! All runs on the worker's thread. The lock is never held while Python code runs.
-//!
-//! | response | a start | a part of the body | the last part |
-//! |---|---|---|---|
-//! | `Expected` | `Started` | is refused | is refused |
-//! | `Started` | is refused | the head and it are sent: `Sending` | both are sent: `Complete` |
-//! | `Sending` | is refused | is sent | is sent: `Complete` |
-//! | `Complete` | is refused | is refused | is refused |
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memchr::memmem;
-use pyo3::exceptions::{PyOSError, PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyString};
-use ucall_server::{RunPermit, Token};
+use ucall_proto::websocket::CloseCode;
+use ucall_server::{Reservation, RunPermit, Token};
 
-use super::response::ResponseHead;
-use crate::asyncio::tasks;
-use crate::ffi::{self, DropAttached};
-use crate::request_body::RequestBody;
+use super::http::Http;
+use super::message::Message;
+use super::output::{Output, PIECE_BYTES_MAX, Received, Sent, complete};
+use super::websocket::{ABNORMAL, Socket, close_payload};
+use crate::ffi::DropAttached;
 use crate::streams::{Room, StreamedCall};
-
-/// Bytes of a response in one piece: a longer one is sent in parts, so that the worker has room for
-/// others.
-const PIECE_BYTES_MAX: usize = 64 << 10;
 
 /// The task of one request, which may go on after the response.
 pub(crate) struct MountedTask {
@@ -42,17 +32,14 @@ impl MountedTask {
     }
 }
 
-/// One request, and its response.
+/// One request, and its response or its WebSocket.
 pub(crate) struct Exchange {
     event_loop: Py<PyAny>,
-    /// Whether the body of the response is omitted.
-    is_head: bool,
     state: Mutex<State>,
 }
 
-struct State {
-    request: RequestBody,
-    response: Response,
+pub(super) struct State {
+    pub(super) conversation: Conversation,
     /// Whether the client has disconnected, or its deadline has passed.
     is_disconnected: bool,
     /// Whether the application has been told so.
@@ -60,94 +47,45 @@ struct State {
     /// The task of the application, while it runs.
     task: Option<Py<PyAny>>,
     /// Futures of those that wait for a message.
-    receivers: Vec<Py<PyAny>>,
-    output: Output,
+    pub(super) receivers: Vec<Py<PyAny>>,
+    pub(super) output: Output,
 }
 
-enum Response {
-    Expected,
-    Started {
-        head: ResponseHead,
-        /// The parts of the body that the task's first step has sent.
-        parts: Option<Vec<u8>>,
-    },
-    /// The head is sent. `left` is how much of the body is not, if its length is known.
-    Sending {
-        left: Option<u64>,
-    },
-    Complete,
+/// What the application and its client have to do with one another.
+pub(super) enum Conversation {
+    Http(Http),
+    WebSocket(Socket),
 }
 
-impl Response {
-    /// The response after a part of `len` bytes.
-    fn after(&self, len: usize, is_last: bool, is_head: bool) -> PyResult<Self> {
-        const KIND: &str = "http.response.body";
-        let left = match self {
-            Self::Expected => return Err(unexpected(KIND, "the response has not begun")),
-            Self::Complete => return Err(unexpected(KIND, "the response is complete")),
-            Self::Started { head, parts } => {
-                let buffered = parts.as_ref().map_or(0, Vec::len) as u64;
-                head.body_len().map(|len| len.saturating_sub(buffered))
-            }
-            Self::Sending { left } => *left,
-        };
-        let left =
-            match left.filter(|_| !is_head) {
-                None => None,
-                Some(left) => Some(left.checked_sub(len as u64).ok_or_else(|| {
-                    unexpected(KIND, "the body is longer than its content-length")
-                })?),
-            };
-        match (is_last, left) {
-            (true, Some(1..)) => {
-                Err(unexpected(KIND, "the body is shorter than its content-length"))
-            }
-            (true, _) => Ok(Self::Complete),
-            (false, left) => Ok(Self::Sending { left }),
+impl Conversation {
+    /// Whether the application has nothing more to send.
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Http(http) => http.is_complete(),
+            Self::WebSocket(socket) => socket.is_closed(),
         }
     }
 
-    /// The head and the parts of a response of which parts are buffered: it is sent from now on.
-    fn take_parts(&mut self, is_head: bool) -> Option<(Vec<u8>, Vec<u8>)> {
-        let Self::Started { head, parts } = self else { return None };
-        let parts = parts.take()?;
-        let mut text = Vec::new();
-        head.write(None, is_head, &mut text);
-        let left = head.body_len().map(|len| len.saturating_sub(parts.len() as u64));
-        *self = Self::Sending { left };
-        Some((text, if is_head { Vec::new() } else { parts }))
+    fn has_room(&mut self) -> bool {
+        match self {
+            Self::Http(http) => http.has_room(),
+            Self::WebSocket(socket) => socket.has_room(),
+        }
+    }
+
+    fn take_awaited(&mut self) -> bool {
+        match self {
+            Self::Http(http) => http.take_awaited(),
+            Self::WebSocket(socket) => socket.take_awaited(),
+        }
     }
 }
 
-/// Where the response goes.
-enum Output {
-    /// Into `text`, when it is complete: the task takes its first step. `room` is done when that
-    /// is over.
-    Buffer { text: Vec<u8>, room: Option<Py<PyAny>> },
-    /// To the caller.
-    Caller(StreamedCall),
-}
-
-/// What `send` has done.
-pub(super) enum Received<'py> {
-    Done,
-    /// The message is taken; the next one waits for this.
-    Waits(Bound<'py, PyAny>),
-}
-
-/// What the first step of a task has sent.
-pub(crate) enum Sent {
-    /// The whole response.
-    All(Vec<u8>),
-    /// A part of it, or nothing.
-    Part,
-}
-
 impl State {
-    /// The call whose worker waits for room for the body, if there is room now.
+    /// The call whose worker waits for room, if there is room now.
     fn take_awaiting(&mut self) -> Option<StreamedCall> {
         match &self.output {
-            Output::Caller(call) if self.request.take_awaited() => Some(call.clone()),
+            Output::Caller(call) if self.conversation.take_awaited() => Some(call.clone()),
             _ => None,
         }
     }
@@ -155,22 +93,28 @@ impl State {
 
 impl Exchange {
     /// Of a request with this body. Without one it arrives in parts.
-    pub(crate) fn new(event_loop: Py<PyAny>, body: Option<Py<PyBytes>>, is_head: bool) -> Self {
-        let whole = |body| RequestBody::Whole(Some(body));
-        let request = body.map_or_else(RequestBody::in_parts, whole);
+    pub(crate) fn of_http(event_loop: Py<PyAny>, body: Option<Py<PyBytes>>, is_head: bool) -> Self {
+        Self::new(event_loop, Conversation::Http(Http::new(body, is_head)))
+    }
+
+    /// Of a request for a WebSocket.
+    pub(crate) fn of_websocket(event_loop: Py<PyAny>) -> Self {
+        Self::new(event_loop, Conversation::WebSocket(Socket::default()))
+    }
+
+    fn new(event_loop: Py<PyAny>, conversation: Conversation) -> Self {
         let state = State {
-            request,
-            response: Response::Expected,
+            conversation,
             is_disconnected: false,
             has_reported_disconnect: false,
             task: None,
             receivers: Vec::new(),
             output: Output::Buffer { text: Vec::new(), room: None },
         };
-        Self { event_loop, is_head, state: Mutex::new(state) }
+        Self { event_loop, state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -179,44 +123,48 @@ impl Exchange {
         &self,
         py: Python<'py>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let (body, awaiting) = {
+        let (message, awaiting) = {
             let mut state = self.state();
-            let is_over = state.is_disconnected || matches!(state.response, Response::Complete);
-            match state.request.take(py).filter(|_| !state.is_disconnected) {
-                Some(body) => (Some(body), state.take_awaiting()),
-                None if is_over => {
-                    state.has_reported_disconnect = true;
-                    (None, None)
-                }
-                None => return Ok(None),
-            }
+            let is_disconnected = state.is_disconnected;
+            let message = match &mut state.conversation {
+                Conversation::Http(http) => http.next(py, is_disconnected),
+                Conversation::WebSocket(socket) => socket.next(),
+            };
+            let Some(message) = message else { return Ok(None) };
+            state.has_reported_disconnect |= message.is_disconnect();
+            (message, state.take_awaiting())
         };
         if let Some(call) = awaiting {
             call.take_body(py);
         }
-        let message = PyDict::new(py);
-        match body {
-            Some((body, more)) => {
-                message.set_item(intern!(py, "type"), intern!(py, "http.request"))?;
-                message.set_item(intern!(py, "body"), body)?;
-                message.set_item(intern!(py, "more_body"), more)?;
-            }
-            None => message.set_item(intern!(py, "type"), intern!(py, "http.disconnect"))?,
-        }
-        Ok(Some(message))
+        message.into_dict(py).map(Some)
     }
 
-    /// Whether there is room for a part of the body. If not, its worker hears when there is.
-    pub(crate) fn has_body_room(&self) -> bool {
-        let mut state = self.state();
-        let is_complete = matches!(state.response, Response::Complete);
-        state.request.has_room(is_complete)
+    /// Whether there is room for what the client sends. If not, its worker hears when there is.
+    pub(crate) fn has_room(&self) -> bool {
+        self.state().conversation.has_room()
     }
 
     /// Takes a part of the body. Returns futures of those that wait for it.
     pub(crate) fn take_body_part(&self, part: &[u8], is_last: bool) -> Vec<Py<PyAny>> {
         let mut state = self.state();
-        state.request.put(part, is_last);
+        if let Conversation::Http(http) = &mut state.conversation {
+            http.take_part(part, is_last);
+        }
+        mem::take(&mut state.receivers)
+    }
+
+    /// Takes a message of the WebSocket, of `len` bytes. Returns futures of those that wait for it.
+    pub(crate) fn take_message(
+        &self,
+        message: Message,
+        len: usize,
+        reserved: Reservation,
+    ) -> Vec<Py<PyAny>> {
+        let mut state = self.state();
+        if let Conversation::WebSocket(socket) = &mut state.conversation {
+            socket.push(message, len, reserved);
+        }
         mem::take(&mut state.receivers)
     }
 
@@ -250,60 +198,21 @@ impl Exchange {
         self.check_sent()?;
         let kind = message.get_item(intern!(py, "type"))?;
         let kind = kind.as_ref().and_then(|kind| kind.cast::<PyString>().ok());
-        match kind.map(|kind| kind.to_str()).transpose()? {
-            Some("http.response.body") => self.send_body(py, message),
-            Some("http.response.start") => {
-                if !matches!(self.state().response, Response::Expected) {
-                    return Err(unexpected("http.response.start", "the response has begun"));
-                }
-                let head = ResponseHead::read(message)?;
-                self.state().response = Response::Started { head, parts: None };
-                Ok(Received::Done)
-            }
-            kind => Err(PyRuntimeError::new_err(format!(
-                "expected a message http.response.start or http.response.body, got {}",
-                kind.unwrap_or("one without a type")
-            ))),
+        let kind = kind.map(|kind| kind.to_str()).transpose()?;
+        let is_http = matches!(self.state().conversation, Conversation::Http(_));
+        match is_http {
+            true => self.send_http(py, kind, message),
+            false => self.send_websocket(py, kind, message),
         }
     }
 
-    fn send_body<'py>(
+    /// What `send` returns after a part that `call` has taken.
+    pub(super) fn sent<'py>(
         &self,
         py: Python<'py>,
-        message: &Bound<'py, PyDict>,
+        call: &StreamedCall,
+        waits: bool,
     ) -> PyResult<Received<'py>> {
-        let body = message.get_item(intern!(py, "body"))?;
-        let body = body.map(|body| bytes_of(&body)).transpose()?;
-        let body = body.as_deref().unwrap_or_default();
-        let more = message.get_item(intern!(py, "more_body"))?;
-        let is_last = !more.map(|more| more.is_truthy()).transpose()?.unwrap_or(false);
-        let mut state = self.state();
-        let State { response, output, receivers, .. } = &mut *state;
-        let next = response.after(body.len(), is_last, self.is_head)?;
-        let Output::Caller(call) = output else {
-            return self.buffer(py, state, body, is_last);
-        };
-        let call = call.clone();
-        let before = mem::replace(response, next);
-        let receivers = if is_last { mem::take(receivers) } else { Vec::new() };
-        drop(state);
-        let body = if self.is_head { &[] } else { body };
-        let mut text = Vec::new();
-        if let Response::Started { head, .. } = &before {
-            head.write(is_last.then_some(body.len()), self.is_head, &mut text);
-            if is_last && text.len() + body.len() <= PIECE_BYTES_MAX {
-                text.extend_from_slice(body);
-                call.finish(py, text)?;
-                return complete(py, receivers).map(|()| Received::Done);
-            }
-            call.put_part(py, &mut text);
-        }
-        text.extend_from_slice(body);
-        let waits = !body.is_empty() && call.put_part(py, &mut text);
-        if is_last {
-            call.finish(py, Vec::new())?;
-            return complete(py, receivers).map(|()| Received::Done);
-        }
         match waits {
             false => Ok(Received::Done),
             true => Ok(match call.room(py, &self.event_loop)? {
@@ -313,39 +222,8 @@ impl Exchange {
         }
     }
 
-    /// Keeps a part of the body, or the whole response if it is the last, until the task's first
-    /// step is over.
-    fn buffer<'py>(
-        &self,
-        py: Python<'py>,
-        mut state: MutexGuard<'_, State>,
-        body: &[u8],
-        is_last: bool,
-    ) -> PyResult<Received<'py>> {
-        let State { response, output, receivers, .. } = &mut *state;
-        let (Response::Started { head, parts }, Output::Buffer { text, .. }) = (response, output)
-        else {
-            return Ok(Received::Done);
-        };
-        if is_last {
-            let len = parts.as_ref().map_or(0, Vec::len) + body.len();
-            text.reserve(256 + len);
-            head.write(Some(len), self.is_head, text);
-            if !self.is_head {
-                text.extend_from_slice(parts.as_deref().unwrap_or_default());
-                text.extend_from_slice(body);
-            }
-            let receivers = mem::take(receivers);
-            state.response = Response::Complete;
-            drop(state);
-            return complete(py, receivers).map(|()| Received::Done);
-        }
-        let parts = parts.get_or_insert_default();
-        parts.extend_from_slice(body);
-        if parts.len() < PIECE_BYTES_MAX {
-            return Ok(Received::Done);
-        }
-        drop(state);
+    /// Waits until the task's first step is over.
+    pub(super) fn wait_in_buffer<'py>(&self, py: Python<'py>) -> PyResult<Received<'py>> {
         let future = self.create_future(py)?;
         let mut state = self.state();
         let Output::Buffer { room, .. } = &mut state.output else { return Ok(Received::Done) };
@@ -359,8 +237,9 @@ impl Exchange {
     /// longer than a piece.
     pub(crate) fn take_sent(&self) -> Sent {
         let mut state = self.state();
-        let is_complete = matches!(state.response, Response::Complete);
-        match &mut state.output {
+        let State { conversation, output, .. } = &mut *state;
+        let is_complete = matches!(conversation, Conversation::Http(http) if http.is_complete());
+        match output {
             Output::Buffer { text, .. } if is_complete && text.len() <= PIECE_BYTES_MAX => {
                 Sent::All(mem::take(text))
             }
@@ -370,42 +249,57 @@ impl Exchange {
 
     /// The first step is over: the response goes to the caller from now on.
     pub(crate) fn begin(&self, py: Python<'_>, call: StreamedCall) -> PyResult<()> {
-        let (output, parts) = {
+        let (first_step, room) = {
             let mut state = self.state();
             let output = mem::replace(&mut state.output, Output::Caller(call.clone()));
-            (output, state.response.take_parts(self.is_head))
+            let Output::Buffer { text, room } = output else { return Ok(()) };
+            let first_step = match &mut state.conversation {
+                Conversation::Http(http) => http.take_first_step(&text),
+                Conversation::WebSocket(socket) => socket.take_first_step(text),
+            };
+            (first_step, room)
         };
-        let Output::Buffer { text, room } = output else { return Ok(()) };
-        if let Some((mut head, mut parts)) = parts {
-            call.put_part(py, &mut head);
-            if !parts.is_empty() {
-                call.put_part(py, &mut parts);
-            }
-        } else if !text.is_empty() {
-            let body_at = memmem::find(&text, b"\r\n\r\n").map_or(text.len(), |at| at + 4);
-            let (head, body) = text.split_at(body_at);
-            call.put_part(py, &mut head.to_vec());
-            call.put_part(py, &mut body.to_vec());
-            call.finish(py, Vec::new())?;
+        for mut part in first_step.parts.into_iter().filter(|part| !part.is_empty()) {
+            call.put_part(py, &mut part);
+        }
+        if first_step.takes_body {
+            call.take_body(py);
+        }
+        if let Some(outcome) = first_step.outcome {
+            call.finish(py, outcome)?;
         }
         complete(py, room)
     }
 
-    /// The task has ended. Returns the call of a response that is not complete, which the worker
-    /// has to answer.
-    pub(crate) fn end(&self, py: Python<'_>) -> PyResult<Option<Token>> {
-        let call = {
+    /// The task has ended. Returns the call of a response that is not complete, or of a WebSocket
+    /// that its task has not closed by itself: the worker has to answer it with an error.
+    pub(crate) fn end(&self, py: Python<'_>, has_raised: bool) -> PyResult<Option<Token>> {
+        let (call, is_error) = {
             let mut state = self.state();
-            if state.is_disconnected || matches!(state.response, Response::Complete) {
+            let State { conversation, output, is_disconnected, .. } = &mut *state;
+            if *is_disconnected || conversation.is_over() {
                 return Ok(None);
             }
-            state.response = Response::Complete;
-            match &state.output {
-                Output::Caller(call) => call.clone(),
+            let is_error = match conversation {
+                Conversation::Http(http) => {
+                    http.end();
+                    true
+                }
+                Conversation::WebSocket(socket) => {
+                    let is_error = has_raised || !socket.is_open();
+                    socket.end();
+                    is_error
+                }
+            };
+            match output {
+                Output::Caller(call) => (call.clone(), is_error),
                 Output::Buffer { .. } => return Ok(None),
             }
         };
-        call.close(py)
+        if is_error {
+            return call.close(py);
+        }
+        call.finish(py, close_payload(CloseCode::NORMAL, "")).map(|()| None)
     }
 
     /// Whether the application knows that its client has disconnected, which it may raise.
@@ -413,9 +307,30 @@ impl Exchange {
         self.state().has_reported_disconnect
     }
 
-    /// Whether the whole response is sent.
-    pub(crate) fn is_complete(&self) -> bool {
-        matches!(self.state().response, Response::Complete)
+    /// Whether the application has nothing more to send.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state().conversation.is_over()
+    }
+
+    /// Whether an error may be the response to a task that ends within its first step.
+    pub(crate) fn may_fail(&self) -> bool {
+        match &self.state().conversation {
+            Conversation::Http(http) => !http.is_complete(),
+            Conversation::WebSocket(socket) => socket.is_asked(),
+        }
+    }
+
+    /// The status of the response, or 0 if there is none, and the bytes of its body.
+    pub(crate) fn summary(&self) -> (u16, usize) {
+        match &self.state().conversation {
+            Conversation::Http(http) => http.summary(),
+            Conversation::WebSocket(socket) => socket.summary(),
+        }
+    }
+
+    /// Whether it is an open WebSocket, which has no deadline.
+    pub(crate) fn is_open_websocket(&self) -> bool {
+        matches!(&self.state().conversation, Conversation::WebSocket(socket) if socket.is_open())
     }
 
     /// Sets the task that goes on after its first step.
@@ -431,33 +346,16 @@ impl Exchange {
     /// The client has disconnected, or its deadline has passed. Returns the futures of those that
     /// wait for a message, which are to be completed.
     pub(crate) fn disconnect(&self) -> Vec<Py<PyAny>> {
+        self.disconnect_with(ABNORMAL, "")
+    }
+
+    /// [`Exchange::disconnect`] with the code and the reason of a Close frame.
+    pub(crate) fn disconnect_with(&self, code: u16, reason: &str) -> Vec<Py<PyAny>> {
         let mut state = self.state();
         state.is_disconnected = true;
+        if let Conversation::WebSocket(socket) = &mut state.conversation {
+            socket.set_end(code, reason);
+        }
         mem::take(&mut state.receivers)
     }
-}
-
-/// Completes futures that are not done.
-fn complete(py: Python<'_>, futures: impl IntoIterator<Item = Py<PyAny>>) -> PyResult<()> {
-    for future in futures {
-        tasks::set_done(future.bind(py))?;
-    }
-    Ok(())
-}
-
-fn unexpected(kind: &str, why: &str) -> PyErr {
-    PyRuntimeError::new_err(format!("unexpected message {kind}: {why}"))
-}
-
-/// The bytes of a body: bytes, or another buffer of them.
-fn bytes_of(body: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
-    if let Ok(bytes) = body.cast::<PyBytes>() {
-        return Ok(bytes.clone().into());
-    }
-    if !ffi::has_buffer(body) {
-        let found = ffi::type_name(body);
-        return Err(PyTypeError::new_err(format!("body: expected bytes, got {found}")));
-    }
-    let copied = body.py().get_type::<PyBytes>().call1((body,))?;
-    Ok(copied.cast_into::<PyBytes>()?.into())
 }

@@ -6,7 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::awaitable::{Awaitable, Then};
-use super::exchange::{Exchange, Received};
+use super::exchange::Exchange;
+use super::output::Received;
 use crate::ffi::DropAttached;
 
 /// One request and its response, as the application sees them.
@@ -21,11 +22,11 @@ impl AsgiExchange {
 
 #[pymethods]
 impl AsgiExchange {
-    /// Returns an awaitable of the next message: the request, then, when its client has left or has
-    /// the whole response, ``http.disconnect``.
+    /// Returns an awaitable of the next message: parts of the request, or messages of a WebSocket;
+    /// then, when its client has left or has the whole response, that it has disconnected.
     fn receive(&self, py: Python<'_>) -> PyResult<Awaitable> {
         match self.0.next_message(py)? {
-            Some(message) => Ok(Awaitable::done(message.into_any().unbind())),
+            Some(message) => Ok(Awaitable::of(message.into_any().unbind())),
             None => {
                 let future = self.0.wait_for_message(py)?;
                 Awaitable::after(&future, Then::Receive(self.0.clone()))
@@ -33,12 +34,13 @@ impl AsgiExchange {
         }
     }
 
-    /// Sends a part of the response. Returns an awaitable that is done when there is room for
-    /// more. Raises OSError after the client has left, and what else is wrong with the message.
+    /// Sends a part of the response, or a message of a WebSocket. Returns an awaitable that is done
+    /// when there is room for more. Raises OSError after the client has left, and other errors if
+    /// the message is wrong.
     #[pyo3(signature = (message, /))]
     fn send(&self, py: Python<'_>, message: &Bound<'_, PyDict>) -> PyResult<Awaitable> {
         match self.0.send(py, message)? {
-            Received::Done => Ok(Awaitable::done(py.None())),
+            Received::Done => Ok(Awaitable::done()),
             Received::Waits(awaited) => Awaitable::after(&awaited, Then::Send(self.0.clone())),
         }
     }

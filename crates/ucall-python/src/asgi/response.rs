@@ -7,9 +7,18 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::ffi;
 
-/// Headers that the server writes: those of the connection, of the body's framing, and the date.
-const RESERVED: [&[u8]; 6] =
-    [b"connection", b"date", b"keep-alive", b"trailer", b"transfer-encoding", b"upgrade"];
+/// Headers that the server writes: those of the connection, of a handshake, of the body's framing,
+/// and the date.
+const RESERVED: [&[u8]; 8] = [
+    b"connection",
+    b"date",
+    b"keep-alive",
+    b"sec-websocket-accept",
+    b"sec-websocket-extensions",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+];
 
 /// The head of a response that waits for the first part of its body.
 pub(super) struct ResponseHead {
@@ -21,7 +30,7 @@ pub(super) struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Reads the message ``http.response.start``.
+    /// Reads the message that starts a response.
     pub(super) fn read(message: &Bound<'_, PyDict>) -> PyResult<Self> {
         let py = message.py();
         let status = message.get_item(intern!(py, "status"))?;
@@ -29,6 +38,21 @@ impl ResponseHead {
         let status = status.filter(|status| (200..1000).contains(status)).ok_or_else(|| {
             PyValueError::new_err("status: expected an int from 200 on, of three digits")
         })?;
+        Self::with_headers(status, message)
+    }
+
+    /// The head of a response without a body that denies a WebSocket.
+    pub(super) fn forbidden() -> Self {
+        Self { status: 403, lines: b"\r\n".to_vec(), length: None }
+    }
+
+    /// The lines of the headers in a message that accepts a WebSocket, with the blank one.
+    pub(super) fn accepted_lines(message: &Bound<'_, PyDict>) -> PyResult<Vec<u8>> {
+        Ok(Self::with_headers(101, message)?.lines)
+    }
+
+    fn with_headers(status: u16, message: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let py = message.py();
         let mut head = Self { status, lines: Vec::with_capacity(128), length: None };
         if let Some(headers) = message.get_item(intern!(py, "headers"))? {
             for header in headers.try_iter()? {
@@ -78,6 +102,10 @@ impl ResponseHead {
         Ok(())
     }
 
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
     /// Whether a response with this status has no body (RFC 9110, section 6.4.1).
     fn is_bodiless(&self) -> bool {
         matches!(self.status, 204 | 304)
@@ -116,7 +144,7 @@ fn as_bytes<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
 }
 
 /// Whether a byte may be part of a header's name (RFC 9110, section 5.6.2).
-fn is_token(byte: u8) -> bool {
+pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use ucall_engine::Peer;
 use ucall_proto::http1::{ForwardedClient, Head, Version, request_origin};
+use ucall_proto::websocket::Handshake;
 use ucall_proto::{Call, percent_decoded};
 use ucall_server::Caller;
 
@@ -14,9 +15,17 @@ use super::mount::Mount;
 /// has left.
 const SPEC_VERSION: &str = "2.4";
 
-/// The scope of an HTTP request.
+/// What a scope is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ScopeKind {
+    Http,
+    WebSocket,
+}
+
+/// The scope of a request.
 pub(crate) fn scope_of<'py>(
     py: Python<'py>,
+    kind: ScopeKind,
     mount: &Mount,
     head: &Head<'_>,
     call: &Call<'_>,
@@ -24,16 +33,31 @@ pub(crate) fn scope_of<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let (raw_path, query) = head.path_and_query();
     let scope = PyDict::new(py);
-    scope.set_item(intern!(py, "type"), intern!(py, "http"))?;
+    let extensions = PyDict::new(py);
+    match kind {
+        ScopeKind::Http => {
+            scope.set_item(intern!(py, "type"), intern!(py, "http"))?;
+            scope.set_item(intern!(py, "method"), method(py, head))?;
+        }
+        ScopeKind::WebSocket => {
+            scope.set_item(intern!(py, "type"), intern!(py, "websocket"))?;
+            scope.set_item(intern!(py, "subprotocols"), subprotocols(py, head)?)?;
+            extensions.set_item(intern!(py, "websocket.http.response"), PyDict::new(py))?;
+        }
+    }
     scope.set_item(intern!(py, "asgi"), versions(py)?)?;
     let version = match head.version() {
         Version::Http10 => intern!(py, "1.0"),
         Version::Http11 => intern!(py, "1.1"),
     };
     scope.set_item(intern!(py, "http_version"), version)?;
-    scope.set_item(intern!(py, "method"), method(py, head))?;
     let is_https = is_https(mount, head, call, caller);
-    let scheme = if is_https { intern!(py, "https") } else { intern!(py, "http") };
+    let scheme = match (kind, is_https) {
+        (ScopeKind::Http, false) => intern!(py, "http"),
+        (ScopeKind::Http, true) => intern!(py, "https"),
+        (ScopeKind::WebSocket, false) => intern!(py, "ws"),
+        (ScopeKind::WebSocket, true) => intern!(py, "wss"),
+    };
     scope.set_item(intern!(py, "scheme"), scheme)?;
     scope.set_item(intern!(py, "path"), path(py, raw_path))?;
     scope.set_item(intern!(py, "raw_path"), PyBytes::new(py, raw_path))?;
@@ -43,8 +67,14 @@ pub(crate) fn scope_of<'py>(
     scope.set_item(intern!(py, "client"), client(py, caller)?)?;
     scope.set_item(intern!(py, "server"), server(py, mount)?)?;
     scope.set_item(intern!(py, "state"), mount.lifespan_state.bind(py).copy()?)?;
-    scope.set_item(intern!(py, "extensions"), PyDict::new(py))?;
+    scope.set_item(intern!(py, "extensions"), extensions)?;
     Ok(scope)
+}
+
+/// The subprotocols that a client of a WebSocket offers.
+fn subprotocols<'py>(py: Python<'py>, head: &Head<'_>) -> PyResult<Bound<'py, PyList>> {
+    let offered = Handshake::subprotocols(head).map(String::from_utf8_lossy);
+    PyList::new(py, offered.collect::<Vec<_>>())
 }
 
 /// Whether the client has used TLS, to this server or to a trusted proxy.

@@ -19,16 +19,19 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use ucall_engine::Id;
+use ucall_proto::websocket::CloseCode;
 use ucall_proto::{Binary, Call, RpcError};
 use ucall_server::{CallId, LoggedCall, Reservation, Token};
 
 use crate::arguments::Failure;
+use crate::asgi::{Exchange, close_payload};
 use crate::asyncio::tasks::{self, Tasks};
 use crate::background::{BackgroundJob, CallState};
 use crate::batch::Batches;
 use crate::batch_sizes::BatchCounts;
 use crate::calls::{CallItems, Calls, Deferred, Entry, EntryKind, RetainedParams};
 use crate::errors;
+use crate::ffi::DropAttached;
 use crate::functions::Functions;
 use crate::options::CallLimits;
 use crate::outcomes::{DeferredOutcome, DoneCallback, Outcomes};
@@ -157,6 +160,10 @@ impl Deferral {
     #[cold]
     pub(crate) fn handle_deadlines(&mut self, functions: &mut Functions, now: Instant) {
         while let Some((token, deadline)) = self.calls.pop_expired(now) {
+            let exchange = self.call(token).and_then(|call| call.exchange.as_ref());
+            if exchange.is_some_and(|exchange| exchange.is_open_websocket()) {
+                continue;
+            }
             self.abandon(functions, token, Some(deadline.error()));
         }
         self.begin_batches(functions, now);
@@ -306,13 +313,14 @@ impl Deferral {
         let has_objects = call.has_objects() || !jobs.is_empty();
         let (future, stream) = (call.future.take(), call.items.stream.take());
         let (exchange, body) = (call.exchange.take(), call.body.take());
+        let is_open = exchange.as_ref().is_some_and(|exchange| exchange.is_open_websocket());
         if has_objects {
             self.close_objects(functions.attach(), future, stream, jobs);
         } else if let Some(stream) = stream {
             self.streams.close_call(stream);
         }
-        if let Some(exchange) = exchange {
-            self.disconnect_mounted(functions.attach(), &exchange, error.is_some());
+        if let Some(exchange) = &exchange {
+            self.disconnect_mounted(functions.attach(), exchange, error.is_some());
         }
         if let Some(body) = body {
             functions.attach();
@@ -321,10 +329,12 @@ impl Deferral {
         match error {
             // In front of an outcome that may have come after the deadline.
             Some(error) => {
-                let outcome = DeferredOutcome::Text(Err(error));
+                let going_away = || close_payload(CloseCode::GOING_AWAY, "the server stops");
+                let outcome = if is_open { Ok(going_away()) } else { Err(error) };
+                let outcome = DeferredOutcome::Text(outcome);
                 self.calls.push_front(std::iter::once((token, outcome)));
             }
-            None => self.remove_cancelled(token),
+            None => self.remove_cancelled(token, exchange.as_ref().filter(|_| is_open)),
         }
     }
 
@@ -354,10 +364,15 @@ impl Deferral {
         self.streams.set_paused(&mut self.calls, token, is_paused);
     }
 
-    fn remove_cancelled(&mut self, token: Token) {
+    /// Removes a call whose caller has left, which is no fault if it had an open WebSocket.
+    fn remove_cancelled(&mut self, token: Token, open: Option<&Arc<DropAttached<Exchange>>>) {
         let Some(mut entry) = self.calls.remove(token) else { return };
-        if let Some(running) = entry.call().and_then(|call| call.running.take()) {
-            running.record(Some(RpcError::REQUEST_CANCELLED), Instant::now());
+        let Some(call) = entry.call() else { return };
+        let (running, now) = (call.running.take(), Instant::now());
+        if let Some(exchange) = open {
+            Self::record_mounted(exchange, None, running, call.logged.take(), now);
+        } else if let Some(running) = running {
+            running.record(Some(RpcError::REQUEST_CANCELLED), now);
         }
     }
 

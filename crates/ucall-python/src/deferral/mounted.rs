@@ -5,18 +5,20 @@
 //! so a drain waits for it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
-use ucall_proto::http1::Method;
+use pyo3::types::{PyBytes, PyString};
+use ucall_proto::http1::{Head, Method};
+use ucall_proto::websocket::{Handshake, MessageKind};
 use ucall_proto::{CallOutcome, Reply};
-use ucall_server::RunPermit;
+use ucall_server::{CallId, LoggedCall, RunPermit, RunningCall};
 
 use super::{CallStart, Deferral};
 use crate::arguments::Failure;
-use crate::asgi::{AsgiExchange, Exchange, Mount, MountedTask, Sent, scope_of};
+use crate::asgi::{AsgiExchange, Exchange, Message, Mount, MountedTask, ScopeKind, Sent, scope_of};
 use crate::asyncio::tasks;
 use crate::calls::{EntryKind, RetainedParams};
 use crate::errors;
@@ -41,13 +43,18 @@ impl Deferral {
         let (py, &CallStart { procedure, call, caller, .. }) = (functions.attach(), &start);
         let Some(head) = call.head else { return Ok(CallOutcome::Done) };
         let event_loop = self.tasks(py)?.event_loop(py).clone().unbind();
-        let is_head = head.method() == Method::Head;
-        let body = body.map(|body| PyBytes::new(py, body).unbind());
         // Of a body in parts as much waits as may, and what was received last.
-        let body_len = body.as_ref().map_or(2 * BODY_BYTES_MAX, |it| it.as_bytes(py).len());
-        let exchange = Exchange::new(event_loop, body, is_head);
+        let body_len = body.map_or(2 * BODY_BYTES_MAX, <[u8]>::len);
+        let kind = kind_of(head, body);
+        let exchange = match kind {
+            ScopeKind::WebSocket => Exchange::of_websocket(event_loop),
+            ScopeKind::Http => {
+                let body = body.map(|body| PyBytes::new(py, body).unbind());
+                Exchange::of_http(event_loop, body, head.method() == Method::Head)
+            }
+        };
         let exchange = Arc::new(DropAttached::new(exchange));
-        let scope = scope_of(py, mount, head, call, caller)?;
+        let scope = scope_of(py, kind, mount, head, call, caller)?;
         let variables = functions.contexts.own_variables(py)?;
         let object = Bound::new(py, AsgiExchange::new(exchange.clone()))?;
         let receive = object.getattr(intern!(py, "receive"))?;
@@ -67,7 +74,7 @@ impl Deferral {
             }
             return Ok(CallOutcome::Done);
         }
-        if is_done && !exchange.is_complete() {
+        if is_done && exchange.may_fail() {
             return Err(Failure::Raised(failure_of(&task)));
         }
         let _reserved = self.calls.budget().reserve_large(body_len);
@@ -82,11 +89,45 @@ impl Deferral {
         if let Some(key) = key {
             exchange.begin(py, StreamedCall { stream, key })?;
         }
-        match is_done {
+        match is_done && exchange.is_over() {
             true => Self::end_task(py, functions, procedure, &exchange, &task),
             false => self.follow_task(functions, procedure, record, &task)?,
         }
         Ok(CallOutcome::Stream)
+    }
+
+    /// Takes a message of a WebSocket.
+    pub(crate) fn take_message(
+        &mut self,
+        py: Python<'_>,
+        call: CallId,
+        kind: MessageKind,
+        payload: &[u8],
+    ) {
+        let Some(exchange) = self.exchange_of(call) else { return };
+        let message = match kind {
+            MessageKind::Text => {
+                Message::Text(PyString::new(py, &String::from_utf8_lossy(payload)).unbind())
+            }
+            MessageKind::Binary => Message::Bytes(PyBytes::new(py, payload).unbind()),
+        };
+        let reserved = self.calls.budget().reserve_large(payload.len());
+        for future in exchange.take_message(message, payload.len(), reserved) {
+            self.streams.push_future(future);
+        }
+    }
+
+    /// A WebSocket has ended, with this code.
+    pub(crate) fn end_messages(&mut self, call: CallId, code: u16, reason: &str) {
+        let Some(exchange) = self.exchange_of(call) else { return };
+        for future in exchange.disconnect_with(code, reason) {
+            self.streams.push_future(future);
+        }
+    }
+
+    fn exchange_of(&mut self, call: CallId) -> Option<Arc<DropAttached<Exchange>>> {
+        let token = self.calls.token_of(call)?;
+        self.call(token)?.exchange.clone()
     }
 
     /// Has a task that goes on report its end.
@@ -114,7 +155,8 @@ impl Deferral {
         let DeferredOutcome::Future(task) = outcome else { return };
         let task = task.bind(py);
         drop(record.exchange.take_task());
-        match record.exchange.end(py) {
+        let has_raised = tasks::result_of(task).is_err();
+        match record.exchange.end(py, has_raised) {
             Ok(Some(call)) => {
                 let failure = Failure::Raised(failure_of(task));
                 let error = functions.report.fail(py, procedure, failure, self.reply_bytes_max);
@@ -142,6 +184,25 @@ impl Deferral {
         }
     }
 
+    /// Records the end of a request: the status of its response, or the code of the error that the
+    /// server has answered with.
+    pub(super) fn record_mounted(
+        exchange: &Exchange,
+        error: Option<i64>,
+        running: Option<RunningCall>,
+        logged: Option<LoggedCall>,
+        now: Instant,
+    ) {
+        let (status, body_bytes) = exchange.summary();
+        let code = error.unwrap_or(i64::from(status));
+        if let Some(running) = running {
+            running.record(Some(code).filter(|code| !(0..400).contains(code)), now);
+        }
+        if let Some(logged) = logged {
+            logged.end(Some(code), body_bytes);
+        }
+    }
+
     /// The client of a request has disconnected. With `cancels` its deadline has passed, or the
     /// server ends.
     pub(super) fn disconnect_mounted(
@@ -156,6 +217,15 @@ impl Deferral {
         if cancels && let Some(task) = exchange.take_task() {
             tasks::cancel(py, &task);
         }
+    }
+}
+
+/// What a request asks of its application. One whose body is in parts has a body, so it asks for no
+/// WebSocket.
+fn kind_of(head: &Head<'_>, body: Option<&[u8]>) -> ScopeKind {
+    match body.is_none() && matches!(Handshake::parse(head), Ok(Some(_))) {
+        true => ScopeKind::WebSocket,
+        false => ScopeKind::Http,
     }
 }
 

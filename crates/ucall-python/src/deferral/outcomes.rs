@@ -85,11 +85,15 @@ impl Deferral {
                         self.end_state(functions, &procedure, state, replied.is_ok());
                     }
                     let error = replied.as_ref().err().map(|error| error.code);
-                    if let Some(running) = call.running {
-                        running.record(error, now);
-                    }
-                    if let Some(logged) = call.logged {
-                        logged.end(error, if caller.is_some() { text.len() } else { 0 });
+                    if let Some(exchange) = &call.exchange {
+                        Self::record_mounted(exchange, error, call.running, call.logged, now);
+                    } else {
+                        if let Some(running) = call.running {
+                            running.record(error, now);
+                        }
+                        if let Some(logged) = call.logged {
+                            logged.end(error, if caller.is_some() { text.len() } else { 0 });
+                        }
                     }
                     replied
                 }

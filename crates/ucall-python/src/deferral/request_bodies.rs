@@ -20,7 +20,7 @@ impl Deferral {
     pub(crate) fn takes_body(&mut self, call: CallId) -> bool {
         match self.receiver_of(call) {
             None => true,
-            Some(Receiver::Application(exchange)) => exchange.has_body_room(),
+            Some(Receiver::Application(exchange)) => exchange.has_room(),
             Some(Receiver::Route(body)) => body.has_room(),
         }
     }

@@ -240,6 +240,11 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
     /// close_notify tell the peer that the stream is complete.
     #[inline(never)]
     fn close_idle(&mut self, id: Id) {
+        if let Some(mut active) = self.find(id)
+            && active.entry.proto.is_mounted_websocket()
+        {
+            active.step(|connection, environment| connection.report_closing(environment));
+        }
         if let Some(entry) = self.connections.find(id)
             && entry.outgoing.bytes() == 0
         {
