@@ -56,7 +56,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 FLOORS := .bench/floor-epoll .bench/floor-uring
 LOAD := .bench/target/release/load
 # Those that take a section of that name, and nothing but BENCH_FLAGS.
-PLAIN := arrays client echo gate idle many-servers mcp models nats queue relay store streams threads tls udp xdp
+PLAIN := arrays asgi client echo gate idle many-servers mcp models nats queue relay store streams threads tls udp xdp
 .PHONY: bench bench-peers bench-tools bench-compare bench-shapes bench-report bench-quick bench-c
 .PHONY: bench-async bench-embeddings slow-peers $(PLAIN:%=bench-%)
 
@@ -126,6 +126,7 @@ bench-idle: $(STAMPS)/test-tools .bench/c-sum #: Measure the memory of idle conn
 bench-relay: setup-release $(LOAD) #: Compare relayed calls with HAProxy and nginx (BENCH_FLAGS="--rounds 5")
 bench-many-servers: setup-release test-programs #: Compare clients of several servers, whole, slow, restarted and killed, with gRPC's round_robin
 bench-mcp: setup-release $(LOAD) tools-mcp #: Compare a tool of MCP with FastMCP, the official SDK and a plain call (BENCH_FLAGS="--rounds 3")
+bench-asgi: setup-release .bench/floor-streams $(LOAD) tools-python #: Compare a mounted FastAPI application with uvicorn and Granian (BENCH_FLAGS="--rounds 3 --only get")
 bench-models: setup-release $(LOAD) tools-models #: Compare served models with bare loops, the best batcher, mosec, FastAPI, LitServe, BentoML (BENCH_FLAGS="--write --before .bench/before-COMMIT/bin/python")
 bench-nats: setup-release .bench/nats-echo | test-programs #: Compare calls through NATS with nats-py's micro service and a Go echo (BENCH_FLAGS="--rounds 5")
 bench-store: setup-release .bench/floor-calls tools-store #: Compare the key-value store with Redis (BENCH_FLAGS=--write)

@@ -10,6 +10,7 @@ imported for it alone, because the memory of a server is a figure.
 import argparse
 import asyncio
 import importlib
+import pathlib
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ import ucall
 #: Objects that a garbage collection visits.
 LIVE = 300_000
 PAYLOAD_BYTES_MAX = 64 << 20
+PEERS = pathlib.Path(__file__).parent / "peers/python"
 NEWS = "x" * 64
 #: Of the table of the server of arrays.
 ROWS, WIDTH = 20_000, 768
@@ -220,11 +222,21 @@ def mcp(new, given):
     return server
 
 
-OTHERS = (echo, payload, arrays, guarded, sleeper, streams, relay, store, udp, mcp)
+def asgi(new, given):
+    """The application that other projects serve, too."""
+    sys.path.append(str(PEERS))
+    from asgi_app import app
+
+    server = new(port=given.port)
+    server.mount("/", app)
+    return server
+
+
+OTHERS = (echo, payload, arrays, guarded, sleeper, streams, relay, store, udp, mcp, asgi)
 KINDS = {"sum": sums, **{it.__name__: it for it in OTHERS}}
 
 
-def made(arguments: list[str]) -> ucall.Server:
+def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--engine", choices=["posix", "uring"], required=True)
@@ -238,7 +250,12 @@ def made(arguments: list[str]) -> ucall.Server:
     parser.add_argument("--uds", help="a Unix socket instead of a port")
     parser.add_argument("--trusted", action="store_true", help="do not copy from shared memory")
     parser.add_argument("--dedupe", action="store_true")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--loop", choices=["own", "uvloop"], default="own")
+    return parser.parse_args(arguments)
+
+
+def made(arguments: list[str]) -> ucall.Server:
+    given = parsed(arguments)
     new = importlib.import_module(f"ucall.{given.engine}").Server
     return KINDS[given.kind](new, given)
 
@@ -246,4 +263,9 @@ def made(arguments: list[str]) -> ucall.Server:
 if __name__ == "__main__":
     server = made(sys.argv[1:])
     server.on_startup(lambda: print(f"listening on {server.port}", flush=True))
-    server.run()
+    if parsed(sys.argv[1:]).loop == "uvloop":
+        import uvloop
+
+        uvloop.run(server.serve())
+    else:
+        server.run()

@@ -63,7 +63,7 @@ class Wire:
 
 
 def read_streams(
-    wire: Wire, server: processes.Server, count: int
+    wire: Wire, server: processes.Server, count: int, items_each: int = TOKENS
 ) -> tuple[float, float, list[float]]:
     """Reads `count` streams at once. Returns the seconds, the microseconds of the server's CPU time
     meanwhile, and the milliseconds until each stream's first item."""
@@ -77,8 +77,8 @@ def read_streams(
         output, _ = reader.communicate("go\n", timeout=WAIT_SECONDS_MAX)
         used = cpu_us(server.pid) - before
     items, seconds, *first = map(float, output.split() or (0, 0))
-    if items != count * TOKENS:
-        raise LoadError(f"{items:.0f} tokens in {count} streams")
+    if items != count * items_each:
+        raise LoadError(f"{items:.0f} items in {count} streams")
     return seconds, used, first
 
 

@@ -162,8 +162,25 @@ def granian_stream():
     return app
 
 
-def granian(port: int, app: str = "granian_sum") -> None:
-    """By its own interface, RSGI."""
+def asgi_uvicorn(port: int) -> None:
+    """The application of the section `asgi`."""
+    from asgi_app import app
+
+    run_uvicorn(app, port)
+
+
+def asgi_app():
+    from asgi_app import app
+
+    return app
+
+
+def asgi_granian(port: int) -> None:
+    granian(port, "asgi_app", "asgi")
+
+
+def granian(port: int, app: str = "granian_sum", interface: str = "rsgi") -> None:
+    """By its own interface, RSGI, or by ASGI."""
     from granian import Granian
     from granian.constants import Interfaces, Loops
 
@@ -171,7 +188,7 @@ def granian(port: int, app: str = "granian_sum") -> None:
         f"servers:{app}",
         factory=True,
         port=port,
-        interface=Interfaces.RSGI,
+        interface=Interfaces(interface),
         loop=Loops.uvloop,
         websockets=False,
         log_enabled=False,

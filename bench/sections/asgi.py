@@ -1,0 +1,126 @@
+"""Compares one FastAPI application mounted on ucall, and under uvicorn and Granian.
+
+The same application (`peers/python/asgi_app.py`), one worker each: a GET and a POST with a model,
+in JSON, on 32 connections; a body of 1 MiB on 4; and a response of 100 chunks, 32 of them at once.
+uvicorn runs on uvloop with httptools, Granian on uvloop, ucall on its own event loop, and on uvloop
+in a program that runs that. Prints requests a second, the server's CPU time a request, and their
+ratios.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from bench import OUTPUT
+from bench.harness import figures, processes, usage
+from bench.harness.figures import Column, Sample, interval
+from bench.sections.streams import Wire, cpu_us, read_streams
+from bench.suite import drivers
+from bench.suite.plan import SINGLE
+from bench.suite.servers import Server, python_peer, served
+
+ROUNDS, SECONDS = 7, 2
+HAS_ENGINES = True
+
+WARM_UP_SECONDS = 0.5
+UVICORN, GRANIAN = "uvicorn", "Granian"
+BODY = bytes(1 << 20)
+ITEM = json.dumps({"name": "lamp", "price": 9.5, "tags": ["a", "b"]}).encode()
+#: Streams at once, and how often.
+STREAMS, REPEATS, CHUNKS = 32, 10, 100
+STREAM = Wire(b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "piece", "\r\n0\r\n\r\n")
+
+
+def head(line: str, *lines: str) -> bytes:
+    agent = "Accept: */*\r\nUser-Agent: bench"
+    return "\r\n".join([f"{line} HTTP/1.1", "Host: 127.0.0.1", agent, *lines, "", ""]).encode()
+
+
+def post(path: str, body: bytes, kind: str) -> bytes:
+    return head(f"POST {path}", f"Content-Type: {kind}", f"Content-Length: {len(body)}") + body
+
+
+#: A request, what its reply contains, and the connections.
+REQUESTS = {
+    "get": (head("GET /items/7"), '"name":"lamp"', 32),
+    "post": (post("/items", ITEM, "application/json"), '"price":9.5', 32),
+    "body": (post("/bytes", BODY, "application/octet-stream"), str(len(BODY)), 4),
+}
+PARTS = [*REQUESTS, "stream"]
+
+
+def contenders(engines: Sequence[str]) -> list[Server]:
+    def ours(engine: str, loop: str) -> Server:
+        label = f"ucall {engine}{', uvloop' if loop == 'uvloop' else ''}"
+        command = served("asgi", "--engine", engine, "--loop", loop)
+        return Server("asgi", label, "ours", command)
+
+    peers = [
+        python_peer("asgi", UVICORN, "asgi_uvicorn"),
+        python_peer("asgi", GRANIAN, "asgi_granian"),
+    ]
+    found = [ours(engine, loop) for engine in engines for loop in ("own", "uvloop")]
+    return [server for server in [*peers, *found] if server.is_there]
+
+
+def load(server: processes.Server, part: str, seconds: float) -> Mapping[str, float]:
+    sent, expected, connections = REQUESTS[part]
+    path = OUTPUT / f"asgi-{part}.requests"
+    path.write_bytes(b"%d\n%s" % (len(sent), sent))
+    command = [drivers.PROGRAM, "--requests", path, "--connections", connections]
+    words = [*command, "--seconds", seconds, f"127.0.0.1:{server.port}"]
+    found = drivers.parsed(processes.run_load(words, seconds))
+    if found["errors"] or found["unanswered"] or expected not in found["reply"]:
+        raise processes.LoadError(f"{part}: {found['errors']} errors, {found['reply'][:200]!r}")
+    return found
+
+
+def sample_requests(contender: Server, part: str, seconds: float) -> Sample:
+    with contender.running(SINGLE) as server:
+        load(server, part, WARM_UP_SECONDS)
+        before = cpu_us(server.pid)
+        found = load(server, part, seconds)
+        used = cpu_us(server.pid) - before
+        return {
+            "rate": found["requests"] / found["duration"],
+            "cpu_us": used / found["requests"],
+            "rss_mb": sum(map(usage.resident_mb, usage.family(server.pid))),
+        }
+
+
+def sample_streams(contender: Server) -> Sample:
+    with contender.running(SINGLE) as server:
+        read_streams(STREAM, server, STREAMS, CHUNKS)
+        found = [read_streams(STREAM, server, STREAMS, CHUNKS)[:2] for _ in range(REPEATS)]
+        seconds, used = map(sum, zip(*found, strict=True))
+        count = STREAMS * REPEATS
+        return {
+            "rate": count / seconds,
+            "cpu_us": used / count,
+            "rss_mb": sum(map(usage.resident_mb, usage.family(server.pid))),
+        }
+
+
+def run(options: argparse.Namespace) -> None:
+    processes.pin_to(processes.cores()[1])
+    columns = [
+        Column("requests/s", "rate", "{:,.0f}"),
+        Column("of uvicorn's", "rate", base=UVICORN, kind=interval),
+        Column("of Granian's", "rate", base=GRANIAN, kind=interval),
+        Column("CPU µs", "cpu_us", "{:.1f}"),
+        Column("of uvicorn's", "cpu_us", base=UVICORN, kind=interval),
+        Column("of Granian's", "cpu_us", base=GRANIAN, kind=interval),
+        Column("RSS MB", "rss_mb", "{:.0f}"),
+    ]
+    results = {}
+    for part in options.only:
+        turns = {
+            it.label: partial(sample_streams, it)
+            if part == "stream"
+            else partial(sample_requests, it, part, options.seconds)
+            for it in contenders(options.engines)
+        }
+        results[part] = figures.in_turns(turns, options.rounds, part)
+        print(figures.table_of(results[part], columns, part), flush=True)
+    figures.write(figures.part("asgi"), {"options": vars(options), "samples": results})
