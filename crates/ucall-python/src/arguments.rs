@@ -302,7 +302,7 @@ fn call_without_signature<'py>(
     scratch: &mut Scratch,
 ) -> Result<Bound<'py, PyAny>, Failure> {
     if let Some(hooked) = &procedure.hooked {
-        return Ok((hooked.call)(callable, hooked, params, context, scratch)?);
+        return Ok((hooked.call)(callable, hooked, context, scratch)?);
     }
     let mut input = Input::new(callable.py(), params.unwrap_or(b"[]"), scratch);
     let signature = Signature {

@@ -119,7 +119,7 @@ impl Authentication {
         let request_context = Context::of_request(head, session, caller, channel);
         let user = request_context.into_object(py).and_then(|context| {
             let variables = contexts.new_variables(py)?;
-            let user = run_in(&variables, || ffi::call(function.bind(py), [&context]))?;
+            let user = run_in(&variables, || ffi::call(function.bind(py), [context.as_any()]))?;
             let user = reject_awaitable(py, user.unbind())?;
             Ok((user, contexts.changed_variables(variables)?))
         });

@@ -1,5 +1,6 @@
 //! `ucall.Context`: a function's view of the call that it answers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -7,17 +8,19 @@ use std::time::Instant;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use ucall_engine::{Id, Peer};
+use ucall_engine::Peer;
 use ucall_proto::http1::{Head, Headers};
 use ucall_proto::json::Reader;
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{Call, CallerIdentity, Meta};
-use ucall_server::{Caller, Deadline, Transport};
+use ucall_server::{Caller, Deadline, Reservation, Transport};
 
 use crate::background::CallState;
 use crate::convert::{Convert, Input, Scratch};
+use crate::ffi::{self, ReusedObject};
 use crate::identity::Identity;
 use crate::outcomes::Outcomes;
+use crate::request_texts::{RequestTexts, TextSpan};
 use crate::session::{Channel, Connection, no_channel};
 use crate::streams::{ProgressTarget, report_text};
 use crate::tls::PyTls;
@@ -26,20 +29,26 @@ use crate::tls::PyTls;
 /// One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it.
 #[pyclass(frozen, module = "ucall", name = "Context")]
 pub(crate) struct Context {
+    /// Copies of the request's texts, which the spans below are of.
+    texts: RequestTexts,
     /// The name that the function was called by.
-    method: String,
-    /// The text of the id; `None` for a notification.
-    id: Option<Vec<u8>>,
+    method: Option<TextSpan>,
+    /// The id; `None` for a notification.
+    id: Option<TextSpan>,
+    /// The block of header lines as received; `None` over raw TCP and WebSocket.
+    headers: Option<TextSpan>,
+    /// The request's `_meta`.
+    meta: Option<TextSpan>,
+    /// The params, if hooks are around the function.
+    params: Option<TextSpan>,
+    /// The memory reserved for them.
+    _reserved: Reservation,
     peer: Option<Peer>,
     transport: Transport,
     /// Of the caller, if its user is known.
     identity: Option<CallerIdentity>,
-    /// The block of header lines as received; `None` over raw TCP and WebSocket.
-    headers: Option<Vec<u8>>,
-    /// The text of the request's `_meta`.
-    meta: Option<Vec<u8>>,
     /// The text of the params of the request of MCP that makes the call, and its version.
-    mcp: Option<(Vec<u8>, &'static str)>,
+    mcp: Option<Box<(Vec<u8>, &'static str)>>,
     deadline: Option<Instant>,
     state: Arc<CallState>,
     session: Option<Arc<TlsSession>>,
@@ -48,26 +57,105 @@ pub(crate) struct Context {
     has_notified: AtomicBool,
 }
 
+/// What a context has beside its request.
+#[derive(Default)]
+pub(crate) struct ContextParts {
+    pub(crate) identity: Option<CallerIdentity>,
+    pub(crate) deadline: Option<Deadline>,
+    pub(crate) state: CallState,
+    pub(crate) channel: Option<Channel>,
+    /// Has the context keep the params, for which this memory is reserved.
+    pub(crate) params: Option<Reservation>,
+}
+
+/// A context that nothing refers to any more.
+static REUSED: ReusedObject<Context> = ReusedObject::none();
+
 impl Context {
-    pub(crate) fn new(
+    pub(crate) fn new(call: &Call<'_>, caller: &Caller, parts: ContextParts) -> Self {
+        let mut context = Self::empty(Transport::Tcp);
+        context.begin(call, caller, parts);
+        context
+    }
+
+    /// The context of no request.
+    fn empty(transport: Transport) -> Self {
+        Self {
+            texts: RequestTexts::default(),
+            method: None,
+            id: None,
+            headers: None,
+            meta: None,
+            params: None,
+            _reserved: Reservation::default(),
+            peer: None,
+            transport,
+            identity: None,
+            mcp: None,
+            deadline: None,
+            state: Arc::default(),
+            session: None,
+            channel: None,
+            has_notified: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes an empty context that of a call.
+    fn begin(&mut self, call: &Call<'_>, caller: &Caller, parts: ContextParts) {
+        let ContextParts { identity, deadline, state, channel, params } = parts;
+        let kept = params.as_ref().and(call.params);
+        let (method, headers) = (call.method.unescaped(), call.head.map(Head::header_block));
+        let meta = call.meta.map(|Meta(text)| text);
+        let texts = [Some(&*method), call.id, headers, meta, kept];
+        [self.method, self.id, self.headers, self.meta, self.params] = self.texts.replace(texts);
+        self._reserved = params.unwrap_or_default();
+        (self.peer, self.transport) = (caller.peer, caller.transport(call.head));
+        self.session = call.session.cloned();
+        self.mcp = call.mcp.map(|it| Box::new((it.params.unwrap_or(b"{}").to_vec(), it.version)));
+        self.deadline = deadline.map(|deadline| deadline.at);
+        (self.identity, self.channel) = (identity, channel);
+        match Arc::get_mut(&mut self.state) {
+            Some(memory) => *memory = state,
+            None => self.state = Arc::new(state),
+        }
+    }
+
+    /// The object of a call's context, in the memory of an earlier one if there is any.
+    #[inline]
+    pub(crate) fn object<'py>(
+        py: Python<'py>,
         call: &Call<'_>,
         caller: &Caller,
-        identity: Option<CallerIdentity>,
-        deadline: Option<Deadline>,
-        state: Arc<CallState>,
-        channel: Option<Channel>,
-    ) -> Self {
-        let method = call.method.unescaped();
-        Self {
-            method: String::from_utf8_lossy(&method).into_owned(),
-            id: call.id.map(<[u8]>::to_vec),
-            meta: call.meta.map(|Meta(text)| text.to_vec()),
-            mcp: call.mcp.map(|it| (it.params.unwrap_or(b"{}").to_vec(), it.version)),
-            identity,
-            deadline: deadline.map(|deadline| deadline.at),
-            state,
-            ..Self::of_request(call.head, call.session, caller, channel)
+        parts: ContextParts,
+    ) -> PyResult<Bound<'py, Self>> {
+        let mut object = match REUSED.take(py) {
+            Some(object) => object,
+            None => Bound::new(py, Self::empty(Transport::Tcp))?,
+        };
+        if let Some(context) = ffi::sole_value(&mut object) {
+            context.begin(call, caller, parts);
+            context.find_session(py);
         }
+        Ok(object)
+    }
+
+    /// Keeps the memory of a context for a later one, if nothing refers to it any more.
+    #[inline]
+    pub(crate) fn reuse(mut object: Bound<'_, Self>) {
+        let Some(context) = ffi::sole_value(&mut object) else { return };
+        context.clear();
+        REUSED.keep(object);
+    }
+
+    /// Makes the context that of no request.
+    fn clear(&mut self) {
+        self.texts.clear();
+        self._reserved = Reservation::default();
+        (self.identity, self.session, self.channel, self.mcp) = (None, None, None, None);
+        if let Some(state) = Arc::get_mut(&mut self.state) {
+            *state = CallState::default();
+        }
+        *self.has_notified.get_mut() = false;
     }
 
     /// The context of a request of which only the head is known.
@@ -77,43 +165,59 @@ impl Context {
         caller: &Caller,
         channel: Option<Channel>,
     ) -> Self {
+        let mut texts = RequestTexts::default();
+        let [headers] = texts.replace([head.map(Head::header_block)]);
         Self {
-            method: String::new(),
-            id: None,
+            texts,
+            headers,
             peer: caller.peer,
-            transport: caller.transport(head),
-            identity: None,
-            headers: head.map(|head| head.header_block().to_vec()),
-            meta: None,
-            mcp: None,
-            deadline: None,
-            state: Arc::default(),
             session: session.cloned(),
             channel,
-            has_notified: AtomicBool::new(false),
+            ..Self::empty(caller.transport(head))
         }
     }
 
     /// A context of no call, for tests. It runs nothing in the background.
     pub(crate) fn without_call(
         identity: Option<CallerIdentity>,
-        headers: Vec<u8>,
+        headers: &[u8],
         peer: Option<Peer>,
     ) -> Self {
-        let connection = Id { index: 0, generation: 0 };
-        let caller = Caller { connection, peer, transport: Transport::Http };
-        let (id, headers) = (Some(b"1".to_vec()), Some(headers));
-        let context = Self { id, identity, headers, ..Self::of_request(None, None, &caller, None) };
+        let mut texts = RequestTexts::default();
+        let [id, headers] = texts.replace([Some(b"1"), Some(headers)]);
+        let empty = Self::empty(Transport::Http);
+        let context = Self { texts, id, identity, headers, peer, ..empty };
         drop(context.state.drop_jobs());
         context
     }
 
     /// The object that the function gets. It keeps the session that its connection has by now.
-    pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Self>> {
+        self.find_session(py);
+        Bound::new(py, self)
+    }
+
+    #[inline]
+    fn find_session(&self, py: Python<'_>) {
         if let Some(channel) = &self.channel {
             channel.find_session(py);
         }
-        Ok(Bound::new(py, self)?.into_any())
+    }
+
+    #[inline]
+    fn text(&self, span: Option<TextSpan>) -> Option<&[u8]> {
+        Some(self.texts.get(span?))
+    }
+
+    /// The text of the params, if hooks are around the function.
+    #[inline]
+    pub(crate) fn params(&self) -> Option<&[u8]> {
+        self.text(self.params)
+    }
+
+    /// What the context shares with the call's record.
+    pub(crate) fn state(&self) -> &Arc<CallState> {
+        &self.state
     }
 
     /// The moment by which the call must be answered.
@@ -123,7 +227,7 @@ impl Context {
 
     /// The priority of the call.
     pub(crate) fn priority(&self) -> i8 {
-        let asked = self.meta.as_deref().map(Meta).and_then(Meta::priority).unwrap_or(0);
+        let asked = self.text(self.meta).map(Meta).and_then(Meta::priority).unwrap_or(0);
         let caller = self.identity.as_ref().and_then(|it| it.downcast_ref::<Identity>());
         caller.map_or(asked, |caller| caller.priority(asked))
     }
@@ -143,7 +247,7 @@ impl Context {
 
     /// The header lines as received.
     fn header_lines(&self) -> Headers<'_> {
-        Headers::of_block(self.headers.as_deref().unwrap_or_default())
+        Headers::of_block(self.text(self.headers).unwrap_or_default())
     }
 
     /// The headers in their order, by their names in lower case.
@@ -162,8 +266,8 @@ impl Context {
     /// A member of the caller's trace context. `_meta` describes this call alone, and a head all
     /// calls of its batch, so `_meta` comes first. Members of the two are never mixed.
     fn trace_member(&self, name: &str) -> Option<String> {
-        let Some(meta) = self.meta.as_deref().map(Meta).filter(|it| it.traceparent().is_some())
-        else {
+        let meta = self.text(self.meta).map(Meta);
+        let Some(meta) = meta.filter(|it| it.traceparent().is_some()) else {
             return self.header(name);
         };
         let text = meta.find(name.as_bytes())?;
@@ -185,14 +289,14 @@ pub(crate) fn header_text(value: &[u8]) -> String {
 impl Context {
     /// The name that the function was called by; empty for ``auth``, which runs before it is known.
     #[getter]
-    pub(crate) fn method(&self) -> &str {
-        &self.method
+    pub(crate) fn method(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.text(self.method).unwrap_or_default())
     }
 
     /// The client's id of the call: str, int, float or None.
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let Some(id) = &self.id else { return Ok(py.None().into_bound(py)) };
+        let Some(id) = self.text(self.id) else { return Ok(py.None().into_bound(py)) };
         let mut scratch = Scratch::default();
         let read = Input::new(py, id, &mut scratch).read(&Convert::Any);
         Ok(read.unwrap_or_else(|_| py.None().into_bound(py)))
@@ -202,7 +306,7 @@ impl Context {
     /// call.
     #[getter]
     fn _mcp<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyAny>, &'static str)>> {
-        let Some((params, version)) = &self.mcp else { return Ok(None) };
+        let Some((params, version)) = self.mcp.as_deref() else { return Ok(None) };
         let mut scratch = Scratch::default();
         let read = Input::new(py, params, &mut scratch).read(&Convert::Any);
         Ok(Some((read.unwrap_or_else(|_| PyDict::new(py).into_any()), version)))
@@ -321,8 +425,8 @@ impl Context {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        let method = &self.method;
-        let id = self.id.as_ref().map(|id| format!(" (id {})", String::from_utf8_lossy(id)));
+        let method = self.method();
+        let id = self.text(self.id).map(|id| format!(" (id {})", String::from_utf8_lossy(id)));
         let call = format!("{method}{}", id.as_deref().unwrap_or(" (a notification)"));
         self.state.add_job(function, args, kwargs, &call)
     }
@@ -409,7 +513,7 @@ impl Context {
     }
 
     fn __repr__(&self) -> String {
-        format!("<ucall.Context of {}>", self.method)
+        format!("<ucall.Context of {}>", self.method())
     }
 }
 

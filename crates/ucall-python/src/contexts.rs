@@ -8,7 +8,7 @@ use ucall_proto::{Call, CallerIdentity, McpRequest, Meta};
 use ucall_server::{Caller, Deadline};
 
 use crate::background::CallState;
-use crate::context::{Context, user_of};
+use crate::context::{Context, ContextParts, user_of};
 use crate::ffi::DropAttached;
 use crate::ffi::variables::{self, run_in};
 use crate::identity::Identity;
@@ -108,14 +108,36 @@ impl Contexts {
         self.caller().map_or(asked, |caller| caller.priority(asked))
     }
 
-    /// The context of a call, and what it shares with the call's record.
+    /// The context of a call.
     pub(crate) fn of_call(
         &self,
         procedure: &SharedProcedure,
         call: &Call<'_>,
         caller: &Caller,
         deadline: Option<Deadline>,
-    ) -> (Context, Arc<CallState>) {
+    ) -> Context {
+        Context::new(call, caller, self.parts_of(procedure, call, caller, deadline))
+    }
+
+    /// The object of a call's context, which is given back by [`Context::reuse`].
+    pub(crate) fn object_of_call<'py>(
+        &self,
+        py: Python<'py>,
+        procedure: &SharedProcedure,
+        call: &Call<'_>,
+        caller: &Caller,
+        deadline: Option<Deadline>,
+    ) -> PyResult<Bound<'py, Context>> {
+        Context::object(py, call, caller, self.parts_of(procedure, call, caller, deadline))
+    }
+
+    fn parts_of(
+        &self,
+        procedure: &SharedProcedure,
+        call: &Call<'_>,
+        caller: &Caller,
+        deadline: Option<Deadline>,
+    ) -> ContextParts {
         let progress = match call.takes_reports() {
             _ if procedure.is_stream() => ProgressTarget::Items,
             true => {
@@ -127,13 +149,17 @@ impl Contexts {
             }
             false => ProgressTarget::Nobody,
         };
-        let outcomes = procedure.hooked.is_some().then(|| self.streams.outcomes.clone());
-        let (identity, state) =
-            (self.identity.clone(), Arc::new(CallState::new(progress, outcomes)));
-        let is_http = call.head.is_some();
-        let channel = self.channel(caller.connection, is_http, Some(procedure));
-        let context = Context::new(call, caller, identity, deadline, state.clone(), channel);
-        (context, state)
+        let hooked = procedure.hooked.as_ref();
+        let is_awaited = hooked.is_some_and(|hooked| hooked.later.is_some());
+        let outcomes = is_awaited.then(|| self.streams.outcomes.clone());
+        let params_bytes = call.params.map_or(0, <[u8]>::len);
+        ContextParts {
+            identity: self.identity.clone(),
+            deadline,
+            state: CallState::new(progress, outcomes),
+            channel: self.channel(caller.connection, call.head.is_some(), Some(procedure)),
+            params: hooked.map(|_| self.streams.budget.reserve_large(params_bytes)),
+        }
     }
 
     /// The connection of a call; without `procedure` of a request before its call.

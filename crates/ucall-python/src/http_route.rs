@@ -4,6 +4,7 @@
 //! runs in all the ways that calls do. Its result is the bytes of a response, which
 //! `python/ucall/_routes/adapt.py` writes.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -15,7 +16,7 @@ use ucall_proto::{Call, MemoryBudget, Reservation, ResultFormat, percent_decoded
 use ucall_server::{Caller, PathPattern};
 
 use crate::arguments::Failure;
-use crate::context::Context;
+use crate::context::{Context, ContextParts};
 use crate::convert::{self, ConversionFault, Convert, Results};
 use crate::errors;
 use crate::ffi::DropAttached;
@@ -94,8 +95,9 @@ impl RouteRequest {
         let path_params = pattern.map(|pattern| path_params(pattern, path)).transpose();
         let identity = functions.contexts.identity().cloned();
         let deadline = functions.timing.deadline_of(procedure, call);
+        let parts = ContextParts { identity, deadline, ..ContextParts::default() };
         let request = HttpRequest {
-            context: Context::new(call, caller, identity, deadline, Arc::default(), None),
+            context: Context::new(call, caller, parts),
             method: call.head.and_then(|head| head.method().name()).unwrap_or_default(),
             query: call.head.map(query).unwrap_or_default(),
             path_params: path_params.map_err(Failure::Params)?.unwrap_or_default(),
@@ -168,7 +170,7 @@ impl HttpRequest {
 
     /// The path as it was sent, with its percent-encoding.
     #[getter]
-    fn path(&self) -> &str {
+    fn path(&self) -> Cow<'_, str> {
         self.context.method()
     }
 

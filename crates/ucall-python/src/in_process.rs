@@ -52,5 +52,5 @@ pub(crate) fn make_context(
         PeerArgument::Process(pid, uid, gid) => Peer::Process { pid, uid, gid },
         PeerArgument::Address(ip, port) => Peer::Address(SocketAddr::new(ip, port)),
     });
-    Context::without_call(user.map(|user| Arc::new(Identity::new(py, user)) as _), headers, peer)
+    Context::without_call(user.map(|user| Arc::new(Identity::new(py, user)) as _), &headers, peer)
 }

@@ -61,7 +61,7 @@ impl CallContext {
     /// The object that the function gets.
     pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         match self {
-            Self::Call(context) => context.into_object(py),
+            Self::Call(context) => Ok(context.into_object(py)?.into_any()),
             Self::Object(object) => Ok(object.bind(py).clone()),
         }
     }

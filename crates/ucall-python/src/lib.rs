@@ -73,6 +73,7 @@ mod queue;
 mod relay;
 mod report;
 mod request_body;
+mod request_texts;
 mod routing;
 mod server;
 mod server_hooks;

@@ -95,11 +95,10 @@ impl From<RouteAccess> for RouteRules {
     }
 }
 
-/// Calls a hook with the params and the context of a call.
+/// Calls a hook with the context of a call, which has the params.
 pub(crate) type CallHooked = for<'py> fn(
     &Bound<'py, PyAny>,
     &Arc<Hooked>,
-    Option<&[u8]>,
     Option<Bound<'py, PyAny>>,
     &Scratch,
 ) -> PyResult<Bound<'py, PyAny>>;

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView};
 use ucall_proto::json::{Number, Reader, Text, ValueKind};
-use ucall_proto::{MemoryBudget, POOLED_BYTES_MIN, Parts, Reservation};
+use ucall_proto::{MemoryBudget, POOLED_BYTES_MIN, Parts};
 
 use super::{ConversionFault, Convert, base64};
 use crate::ffi::{self, BytesType};
@@ -44,11 +44,6 @@ impl Scratch {
     /// For one text, which may refer to these parts.
     pub(crate) fn of_parts(parts: Option<Arc<Parts>>) -> Self {
         Self { parts, ..Self::default() }
-    }
-
-    /// Reserves the memory of a copy of params, if that is large.
-    pub(crate) fn reserve(&self, bytes: usize) -> Reservation {
-        self.budget.as_ref().map(|budget| budget.reserve_large(bytes)).unwrap_or_default()
     }
 
     /// What has memory for a value of this length, if that is large.

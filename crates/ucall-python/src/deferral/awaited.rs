@@ -12,7 +12,7 @@ use crate::calls::{CallItems, Deferred, EntryKind, RetainedParams};
 use crate::errors;
 use crate::ffi::DropAttached;
 use crate::functions::Functions;
-use crate::hooks::HookedCall;
+use crate::hooks::{CallTarget, HookedCall};
 use crate::job_input::{CallContext, Contents, JobInput};
 use crate::pool::{Job, Work};
 use crate::procedure::{BatchRules, CallMode, SharedProcedure};
@@ -28,7 +28,8 @@ impl Deferral {
         }
         let py = functions.attach();
         let Ok(call) = call.bind(py).cast_exact::<HookedCall>() else { return };
-        let (call, procedure) = (call.get(), call.get().function().clone());
+        let Ok(call) = call.get().target() else { return };
+        let procedure = call.function().clone();
         let begun = match (work, procedure.mode) {
             (AwaitedWork::Thread { work, is_step }, _) => {
                 self.run_awaited_in_thread(functions, procedure, work, is_step, &awaited)
@@ -70,7 +71,7 @@ impl Deferral {
         functions: &mut Functions,
         procedure: SharedProcedure,
         rules: BatchRules,
-        call: &HookedCall,
+        call: &CallTarget,
         awaited: &Arc<AwaitedCall>,
     ) -> Result<(), RpcError> {
         self.check_waiting(&procedure)?;

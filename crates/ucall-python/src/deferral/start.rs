@@ -50,7 +50,8 @@ impl CallStart<'_, '_> {
         if !procedure.takes_context() {
             return (None, None);
         }
-        let (context, state) = contexts.of_call(procedure, call, caller, deadline);
+        let context = contexts.of_call(procedure, call, caller, deadline);
+        let state = context.state().clone();
         (Some(CallContext::Call(Box::new(context))), Some(state))
     }
 
@@ -218,15 +219,17 @@ impl Deferral {
         waits_for: WaitsFor,
     ) -> (Arc<JobInput>, Option<Arc<CallState>>) {
         let (context, state) = start.take_context(&functions.contexts);
+        // The context has them for hooks.
+        let params = start.call.params.filter(|_| start.procedure.hooked.is_none());
         let input = JobInput::new(Contents {
-            params: start.call.params.map(<[u8]>::to_vec),
+            params: params.map(<[u8]>::to_vec),
             binary: self.binary.clone(),
             context,
             identity: functions.contexts.identity_with_variables(),
             awaited: None,
             waiting: functions.timing.waiting_call(waits_for, start.procedure.series),
             permit: start.procedure.waiting_limit.as_ref().map(WaitingLimit::permit),
-            _reserved: self.reserve(start.call),
+            _reserved: self.calls.budget().reserve_large(params.map_or(0, <[u8]>::len)),
         });
         (Arc::new(input), state)
     }
@@ -270,20 +273,24 @@ impl Deferral {
     ) -> CallOutcome {
         let deadline = functions.timing.deadline_of(procedure, call);
         functions.report.set_in_function(true);
-        let (context, state) = functions.contexts.of_call(procedure, call, caller, deadline);
-        let written = context.into_object(py).map_err(Failure::Raised).and_then(|context| {
-            let variables = functions.contexts.own_variables(py)?;
-            let result = functions.call_within(&variables, procedure, call, Some(context));
-            if has_reported(Some(&state)) {
+        let context = functions.contexts.object_of_call(py, procedure, call, caller, deadline);
+        let written = context.map_err(Failure::Raised).and_then(|context| {
+            let (variables, given) = (functions.contexts.own_variables(py)?, context.clone());
+            let result = functions.call_within(&variables, procedure, call, Some(given.into_any()));
+            let state = context.get().state();
+            if has_reported(Some(state)) {
                 let (permit, request, body) = (self.calls.permit(), None, None);
                 let start = CallStart { procedure, call, caller, deadline, permit, request, body };
-                self.reply_after_reports(py, functions, start, state, result);
+                self.reply_after_reports(py, functions, start, state.clone(), result);
                 return Ok(CallOutcome::Reporting);
             }
             let written = result.and_then(|it| {
                 procedure.write_reply(&it, reply, &mut functions.results).map_err(Failure::Result)
             });
-            self.end_state(functions, procedure, &state, written.is_ok());
+            self.end_state(functions, procedure, state, written.is_ok());
+            // The variables and the result may refer to it.
+            drop(variables);
+            Context::reuse(context);
             written.map(|()| CallOutcome::Done)
         });
         functions.report.set_in_function(false);

@@ -15,10 +15,12 @@ mod iterator;
 mod members;
 mod number;
 mod numpy;
+mod reused;
 mod shared_bytes;
 mod text;
 mod value;
 pub(crate) mod variables;
+mod vectorcall;
 
 pub(crate) use buffer::{Memory, has_buffer, shared_buffer, with_buffer, with_items, with_memory};
 #[cfg(feature = "queue")]
@@ -33,9 +35,11 @@ pub(crate) use iterator::{Step, is_iterator, step};
 pub(crate) use members::members;
 pub(crate) use number::{decimal, float, integer, integer_from_digits, small_integer};
 pub(crate) use numpy::{Array, NumPy, as_uninit, copy_to, is_bfloat};
+pub(crate) use reused::{ReusedObject, sole_value};
 pub(crate) use shared_bytes::shared_bytes;
 pub(crate) use text::text;
 pub(crate) use value::{Value, type_name};
+pub(crate) use vectorcall::{CalledWithoutArguments, Vectorcall};
 
 use pyo3::prelude::*;
 
