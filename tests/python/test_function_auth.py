@@ -221,6 +221,17 @@ def test_functions_of_all_kinds(serve: Serve) -> None:
                     assert found == [REFUSED] * len(kinds)
 
 
+def test_hooks_leave_the_auth_of_a_function_as_it_is() -> None:
+    server = ucall.Server(port=0, auth=tokens())
+    server.middleware(lambda ctx, call: call())
+    for name, auth in (("whoami", None), ("public", False), ("own", keys())):
+        server.add(whoami, name, auth=auth)
+    with server, Wire(server.port) as wire:
+        assert users(wire) == [401, None, 401]
+        assert users(wire, ALICE) == ["alice", None, 401]
+        assert users(wire, CAROL) == [401, None, "carol"]
+
+
 def test_all_else_asks_the_auth_of_the_server(serve: Serve, tmp_path: Path) -> None:
     server = start(serve, tokens(), keys(), mcp=True, metrics=True)
     server.http("/page")(lambda request: "page")

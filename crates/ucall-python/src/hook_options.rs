@@ -48,6 +48,7 @@ impl HookOptions {
             series: function.series,
             is_idempotent: function.is_idempotent,
             stream: function.stream,
+            access: function.access.clone(),
             scopes: function.scopes.clone(),
             // The scopes are checked within the hooks.
             is_plain: matches!(mode, CallMode::Inline),
