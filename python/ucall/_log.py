@@ -80,6 +80,10 @@ class _JsonFormatter(logging.Formatter):
             "pid": record.process,
             "message": record.getMessage(),
         }
+        call: str | None = getattr(record, "ucall_call", None)
+        if call is not None and isinstance(record.args, tuple):
+            line["message"] = record.args[0]  # Without the call, which has its own members.
+            line |= json.loads(call)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line)

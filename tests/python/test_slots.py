@@ -189,7 +189,7 @@ def test_a_generator_that_raises_fails_its_calls_once_and_starts_again(
         assert items[2] == [0, 1, 2] and items[3] == [0, 1]
         assert wire.result("decode", [1]) == [0]
     assert decoder.runs == 2 and decoder.closed == 1
-    assert [record.message for record in caplog.records] == ["decode raised"]
+    assert [it.message.partition(" (")[0] for it in caplog.records] == ["decode raised"]
 
 
 def test_each_call_of_a_generator_that_always_raises_fails(serve: Serve) -> None:

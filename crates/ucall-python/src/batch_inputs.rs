@@ -24,6 +24,7 @@ use crate::ffi::{self, Slots};
 use crate::interpreter_shutdown::run_untracked;
 use crate::job_input::Contents;
 use crate::log::Interrupted;
+use crate::origin::{CallOrigin, FailedCalls};
 use crate::outcomes::ResultText;
 use crate::procedure::{Column, Procedure};
 use crate::report::Report;
@@ -53,6 +54,8 @@ pub(crate) struct GroupCall<T> {
     format: ResultFormat,
     /// Set if an async hook awaits it.
     awaited: Option<Arc<AwaitedCall>>,
+    /// Who has made it, for the log.
+    origin: Option<Arc<CallOrigin>>,
     /// The memory reserved for its params.
     pub(crate) reserved: Reservation,
 }
@@ -108,8 +111,14 @@ impl<'a> BatchWriter<'a> {
     }
 
     /// The error to reply with.
-    fn failed(&mut self, py: Python<'_>, failure: Failure, len_max: usize) -> RpcError {
-        let (error, logged) = self.report.fail(py, self.procedure, failure, len_max);
+    fn failed(
+        &mut self,
+        py: Python<'_>,
+        calls: FailedCalls<'_>,
+        failure: Failure,
+        len_max: usize,
+    ) -> RpcError {
+        let (error, logged) = self.report.fail(py, self.procedure, calls, failure, len_max);
         if logged.is_err() {
             self.interrupted = logged;
         }
@@ -131,7 +140,7 @@ impl<'a> BatchWriter<'a> {
                 let written = |(call, item): (GroupCall<T>, Bound<'_, PyAny>)| {
                     let written = match &call.awaited {
                         Some(awaited) => Ok(kept(awaited, item)),
-                        None => self.written_item(item, call.format),
+                        None => self.written_item(item, &call),
                     };
                     (call.id, written)
                 };
@@ -139,18 +148,21 @@ impl<'a> BatchWriter<'a> {
             }
             Err(failure) => {
                 // The exception is logged once, and each caller gets the error.
-                let error = self.failed(py, failure, usize::MAX);
+                let first = calls.first().and_then(|call| call.origin.as_ref());
+                let failed = FailedCalls::of(first, calls.len());
+                let error = self.failed(py, failed, failure, usize::MAX);
                 calls.into_iter().map(|call| (call.id, Err(error.clone()))).collect()
             }
         }
     }
 
-    fn written_item(&mut self, item: Bound<'_, PyAny>, format: ResultFormat) -> Written {
-        let (py, len_max) = (item.py(), self.reply_bytes_max);
+    fn written_item<T>(&mut self, item: Bound<'_, PyAny>, call: &GroupCall<T>) -> Written {
+        let (py, len_max, format) = (item.py(), self.reply_bytes_max, call.format);
         let written = batch_results::item_result(item).and_then(|item| {
             self.procedure.written(&item, len_max, format).map_err(Failure::Result)
         });
-        written.map_err(|failure| self.failed(py, failure, len_max))
+        let calls = FailedCalls::one(call.origin.as_deref());
+        written.map_err(|failure| self.failed(py, calls, failure, len_max))
     }
 }
 
@@ -175,10 +187,12 @@ impl<T: Copy> Groups<T> {
     ) -> Self {
         let (mut unstacked, mut failed) = (Vec::<UnstackedGroup<'_, T>>::new(), Vec::new());
         for (id, contents) in inputs {
+            let origin = contents.origin.clone();
             match ReadCall::read(py, writer.procedure, id, contents, scratch) {
                 Ok(call) => add(&mut unstacked, call, writer.procedure),
                 Err(failure) => {
-                    let error = writer.failed(py, failure, writer.reply_bytes_max);
+                    let calls = FailedCalls::one(origin.as_deref());
+                    let error = writer.failed(py, calls, failure, writer.reply_bytes_max);
                     failed.push((id, Err(error)));
                 }
             }
@@ -235,11 +249,11 @@ impl<'py, T> ReadCall<'py, T> {
         py: Python<'py>,
         procedure: &Procedure,
         id: T,
-        contents: Contents,
+        mut contents: Contents,
         scratch: &mut Scratch,
     ) -> Result<Self, Failure> {
-        let Contents { params, binary, context, awaited, waiting, permit, _reserved, .. } =
-            contents;
+        let reserved = std::mem::take(&mut contents._reserved);
+        let Contents { params, binary, context, awaited, origin, waiting, permit, .. } = contents;
         drop((waiting, permit));
         let format = binary.as_ref().map(|binary| binary.results).unwrap_or_default();
         let context = context.map(|context| context.into_object(py)).transpose()?;
@@ -251,7 +265,7 @@ impl<'py, T> ReadCall<'py, T> {
             (column == Column::Stacked).then(|| convert::tensor_of(argument)).transpose()
         });
         let tensors = tensors.collect::<PyResult<_>>()?;
-        let call = GroupCall { id, format, awaited, reserved: _reserved };
+        let call = GroupCall { id, format, awaited, origin, reserved };
         Ok(Self { call, arguments, tensors })
     }
 

@@ -12,6 +12,7 @@ use crate::background::{BackgroundJob, BackgroundRecord, CallState};
 use crate::batch_inputs::TaskGroups;
 use crate::ffi::DropAttached;
 use crate::job_input::JobInput;
+use crate::origin::CallOrigin;
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::SharedProcedure;
 use crate::request_body::ArrivingBody;
@@ -61,6 +62,8 @@ pub(crate) struct Deferred {
     pub(crate) logged: Option<LoggedCall>,
     /// Set if an async hook awaits it.
     pub(crate) awaited: Option<Arc<AwaitedCall>>,
+    /// Who has made the call, for the log.
+    pub(crate) origin: Option<Arc<CallOrigin>>,
     pub(crate) _permit: RunPermit,
 }
 

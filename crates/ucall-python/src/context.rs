@@ -18,7 +18,8 @@ use ucall_server::{Caller, Deadline, Reservation, Transport};
 use crate::background::CallState;
 use crate::convert::{Convert, Input, Scratch};
 use crate::ffi::{self, ReusedObject};
-use crate::identity::Identity;
+use crate::identity::{Identity, user_of};
+use crate::origin::CallOrigin;
 use crate::outcomes::Outcomes;
 use crate::request_texts::{RequestTexts, TextSpan};
 use crate::session::{Channel, Connection, no_channel};
@@ -215,6 +216,14 @@ impl Context {
         self.text(self.params)
     }
 
+    /// Who has made the call, for the log.
+    pub(crate) fn origin(&self) -> CallOrigin {
+        let traceparent = self.trace_member("traceparent");
+        let traceparent = traceparent.as_ref().map(String::as_bytes);
+        let texts = [self.text(self.method), self.text(self.id), traceparent];
+        CallOrigin::of(texts, self.peer, self.transport, self.identity.clone())
+    }
+
     /// What the context shares with the call's record.
     pub(crate) fn state(&self) -> &Arc<CallState> {
         &self.state
@@ -273,11 +282,6 @@ impl Context {
         let text = meta.find(name.as_bytes())?;
         Some(String::from_utf8_lossy(&Reader::new(text).string().unescaped()).into_owned())
     }
-}
-
-/// The user of an identity, if a function of the program has returned it or it has one by its key.
-pub(crate) fn user_of(identity: &CallerIdentity) -> Option<&Py<PyAny>> {
-    identity.downcast_ref().map(Identity::user)
 }
 
 /// HTTP gives bytes beyond ASCII no meaning; most clients that send them mean Latin-1.

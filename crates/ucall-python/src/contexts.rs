@@ -8,10 +8,10 @@ use ucall_proto::{Call, CallerIdentity, McpRequest, Meta};
 use ucall_server::{Caller, Deadline};
 
 use crate::background::CallState;
-use crate::context::{Context, ContextParts, user_of};
+use crate::context::{Context, ContextParts};
 use crate::ffi::DropAttached;
 use crate::ffi::variables::{self, run_in};
-use crate::identity::Identity;
+use crate::identity::{Identity, user_of};
 use crate::procedure::SharedProcedure;
 use crate::session::{Channel, Sessions};
 use crate::streams::{ProgressTarget, Reports, StreamContext};

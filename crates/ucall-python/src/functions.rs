@@ -6,7 +6,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use ucall_proto::{Binary, Call, CallOutcome, Parts, Reply, RpcError};
-use ucall_server::{CallMetrics, Deadline, MissingScopes};
+use ucall_server::{CallMetrics, Caller, Deadline, MissingScopes};
 
 use crate::arguments::{self, Failure};
 use crate::attachment::Attachment;
@@ -14,6 +14,7 @@ use crate::contexts::Contexts;
 use crate::convert::{Results, Scratch};
 use crate::ffi::variables::run_in;
 use crate::identity::missing_scopes_of;
+use crate::origin::{CallOrigin, FailedCalls};
 use crate::procedure::{Executor, Procedure};
 use crate::report::Report;
 use crate::streams::StreamContext;
@@ -96,11 +97,27 @@ impl Functions {
     pub(crate) fn fail(
         &mut self,
         procedure: &Procedure,
+        calls: FailedCalls<'_>,
         failure: Failure,
         len_max: usize,
     ) -> RpcError {
         let py = self.attach();
-        self.report.fail(py, procedure, failure, len_max)
+        self.report.fail(py, procedure, calls, failure, len_max)
+    }
+
+    /// [`Functions::fail`] for the call that this thread runs.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fail_call(
+        &mut self,
+        procedure: &Procedure,
+        call: &Call<'_>,
+        caller: &Caller,
+        failure: Failure,
+        reply: &Reply<'_>,
+    ) -> RpcError {
+        let origin = CallOrigin::new(call, caller, self.contexts.identity().cloned());
+        self.fail(procedure, FailedCalls::one(Some(&origin)), failure, reply.len_max())
     }
 
     /// What a call weighs in a batch: 1, unless its function says more.
@@ -146,6 +163,7 @@ impl Functions {
         py: Python<'_>,
         procedure: &Procedure,
         call: &Call<'_>,
+        caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> CallOutcome {
         self.report.set_in_function(true);
@@ -153,7 +171,7 @@ impl Functions {
         let ran = variables
             .and_then(|variables| run_in(&variables, || self.run(py, procedure, call, reply)));
         self.report.set_in_function(false);
-        self.end_call(py, procedure, ran, reply);
+        self.end_call(py, procedure, ran, (call, caller), reply);
         CallOutcome::Done
     }
 
@@ -165,11 +183,12 @@ impl Functions {
         py: Python<'_>,
         procedure: &Procedure,
         ran: Result<(), Failure>,
+        (call, caller): (&Call<'_>, &Caller),
         reply: &mut Reply<'_>,
     ) {
         let mut code = None;
         if let Err(failure) = ran {
-            let error = self.report.fail(py, procedure, failure, reply.len_max());
+            let error = self.fail_call(procedure, call, caller, failure, reply);
             reply.error(&error);
             code = Some(error.code);
         }

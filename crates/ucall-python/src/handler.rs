@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use pyo3::intern;
 use pyo3::prelude::*;
 use ucall_engine::Id;
 use ucall_proto::http1::Head;
@@ -29,6 +28,7 @@ use crate::functions::Functions;
 use crate::health;
 use crate::http_route::RouteRequest;
 use crate::options::CallLimits;
+use crate::origin::name_of;
 use crate::procedure::{CallMode, SharedProcedure};
 use crate::report::Report;
 use crate::session::Sessions;
@@ -86,7 +86,7 @@ impl Interpreter {
         let Self { functions, deferral, .. } = self;
         let start = deferral.admit(&functions.timing, procedure, call, caller, request)?;
         let begun = deferral.begin(functions, start, reply);
-        begun.map_err(|failure| functions.fail(procedure, failure, reply.len_max()))
+        begun.map_err(|failure| functions.fail_call(procedure, call, caller, failure, reply))
     }
 
     /// Begins a request of a mounted application.
@@ -105,7 +105,7 @@ impl Interpreter {
         let Self { functions, deferral, .. } = self;
         let start = deferral.admit(&functions.timing, procedure, call, caller, None)?;
         let begun = deferral.begin_mounted(functions, mount, start, body, reply);
-        begun.map_err(|failure| functions.fail(procedure, failure, reply.len_max()))
+        begun.map_err(|failure| functions.fail_call(procedure, call, caller, failure, reply))
     }
 
     /// Begins a call that may end after its turn, or refuses one whose caller lacks a scope. `None`
@@ -136,7 +136,7 @@ impl Interpreter {
             Some(deadline) if deadline.has_passed(Instant::now()) => {
                 self.functions.expire(procedure, deadline, reply)
             }
-            _ => self.functions.call_in_variables(py, procedure, call, reply),
+            _ => self.functions.call_in_variables(py, procedure, call, caller, reply),
         })
     }
 
@@ -225,7 +225,7 @@ impl Handler for Interpreter {
         functions.report.set_in_function(true);
         let ran = functions.run(py, procedure, call, reply);
         functions.report.set_in_function(false);
-        functions.end_call(py, procedure, ran, reply);
+        functions.end_call(py, procedure, ran, (call, caller), reply);
         CallOutcome::Done
     }
 
@@ -273,8 +273,7 @@ impl Handler for Interpreter {
         match RouteRequest::new(py, functions, budget, procedure, call, body, caller) {
             Ok(request) => answer(self.begin(procedure, call, caller, Some(request), reply), reply),
             Err(failure) => {
-                let report = &mut self.functions.report;
-                reply.error(&report.fail(py, procedure, failure, reply.len_max()));
+                reply.error(&self.functions.fail_call(procedure, call, caller, failure, reply));
                 CallOutcome::Done
             }
         }
@@ -477,9 +476,7 @@ impl Handler for Interpreter {
     fn identity_name(&mut self) -> Option<String> {
         self.functions.contexts.user()?;
         let py = self.attach();
-        let user = self.functions.contexts.user()?.bind(py);
-        let subject = || user.getattr(intern!(py, "subject"))?.extract();
-        user.extract().or_else(|_: PyErr| subject()).ok()
+        name_of(self.functions.contexts.user()?.bind(py))
     }
 
     fn set_logged(&mut self, logged: LoggedCall) {

@@ -29,15 +29,15 @@ pub(crate) fn check_ready(
             return Ok(CallOutcome::Done);
         }
         let permit = RunPermit::uncounted();
-        let (deadline, request, body) = (None, None, None);
-        let start = CallStart { procedure, call, caller, deadline, permit, request, body };
+        let (deadline, request, body, origin) = (None, None, None, None);
+        let start = CallStart { procedure, call, caller, deadline, permit, request, body, origin };
         let retained = RetainedParams::Params { _reserved: Default::default() };
-        let token = deferral.insert_call(&functions.timing, start, None, retained);
+        let token = deferral.insert_call(functions, start, None, retained);
         deferral.watch_future(&response, token, false)?;
         Ok(CallOutcome::Deferred)
     });
     answered.unwrap_or_else(|failure| {
-        reply.error(&functions.report.fail(py, procedure, failure, reply.len_max()));
+        reply.error(&functions.fail_call(procedure, call, caller, failure, reply));
         CallOutcome::Done
     })
 }

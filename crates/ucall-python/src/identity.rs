@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyFrozenSet, PySet};
+use ucall_proto::CallerIdentity;
 use ucall_server::MissingScopes;
 
 use crate::ffi::DropAttached;
@@ -45,6 +46,11 @@ impl Identity {
     pub(crate) fn priority(&self, asked: i8) -> i8 {
         self.priority_max.map_or(asked, |max| asked.min(max))
     }
+}
+
+/// The user of an identity, if a function of the program has returned it or it has one by its key.
+pub(crate) fn user_of(identity: &CallerIdentity) -> Option<&Py<PyAny>> {
+    identity.downcast_ref().map(Identity::user)
 }
 
 /// Those of `required` that a user does not have.

@@ -15,6 +15,7 @@ use crate::ffi::DropAttached;
 use crate::ffi::variables;
 use crate::identity::Identity;
 use crate::metrics::WaitingCall;
+use crate::origin::CallOrigin;
 use crate::waiting_limit::WaitingPermit;
 
 /// The input of a call that waits for a thread or a batch. Cancelling the call takes the input out,
@@ -31,6 +32,8 @@ pub(crate) struct Contents {
     pub(crate) identity: Option<CallerIdentity>,
     /// Set if an async hook awaits it.
     pub(crate) awaited: Option<Arc<AwaitedCall>>,
+    /// Who has made the call, for the log.
+    pub(crate) origin: Option<Arc<CallOrigin>>,
     /// Counts the wait, if that is measured.
     pub(crate) waiting: Option<WaitingCall>,
     /// Counts the wait for a thread, if that is limited.

@@ -63,6 +63,7 @@ mod mcp_tools;
 mod metrics;
 mod mounting;
 mod options;
+mod origin;
 mod outcomes;
 mod pool;
 mod procedure;

@@ -25,6 +25,27 @@ impl Log {
         logged(py, self.logger.bind(py).call_method1("info", (line,)))
     }
 
+    /// Logs a failure of calls, which are described in text and in JSON, with the traceback of its
+    /// exception if there is one.
+    pub(crate) fn failure(
+        &self,
+        py: Python<'_>,
+        line: &str,
+        calls: Option<(String, String)>,
+        raised: Option<&PyErr>,
+    ) -> Result<(), Interrupted> {
+        let Some((text, json)) = calls else { return self.error(py, line, raised) };
+        let call = || {
+            let (options, extra) = (PyDict::new(py), PyDict::new(py));
+            // The formatter of JSON takes the line without the call, which it has as members.
+            extra.set_item("ucall_call", json)?;
+            options.set_item("extra", extra)?;
+            options.set_item("exc_info", raised.map(|raised| cut(py, raised)).transpose()?)?;
+            self.logger.bind(py).call_method("error", ("%s (%s)", line, text), Some(&options))
+        };
+        logged(py, call())
+    }
+
     /// Logs a failure, with the traceback of its exception if there is one.
     pub(crate) fn error(
         &self,

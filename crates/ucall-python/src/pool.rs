@@ -25,6 +25,7 @@ use crate::interpreter_shutdown::{self, run_tracked, run_untracked};
 use crate::job_input::{Contents, JobInput};
 use crate::job_queue::{JobQueue, Wake};
 use crate::lock_request::LockRequest;
+use crate::origin::{CallOrigin, FailedCalls};
 use crate::outcomes::{DeferredOutcome, Outcomes, ResultText};
 use crate::procedure::{Procedure, SharedProcedure};
 use crate::report::Report;
@@ -313,7 +314,7 @@ impl Shared {
         scratch: &mut Scratch,
     ) -> Result<ResultText, RpcError> {
         let Ok(variables) = contents.variables(py) else { return Err(errors::internal()) };
-        let Contents { params, binary, context, waiting, permit, _reserved, .. } = contents;
+        let Contents { params, binary, context, waiting, permit, origin, _reserved, .. } = contents;
         drop((waiting, permit));
         let format = binary.as_ref().map(|binary| binary.results).unwrap_or_default();
         scratch.parts = binary.and_then(|binary| binary.parts);
@@ -323,7 +324,7 @@ impl Shared {
             let call = || arguments::call(py, procedure, params.as_deref(), context, scratch);
             outcome = run_untracked(py, call)
                 .and_then(|result| self.written(procedure, &result, format))
-                .map_err(|failure| self.failed(py, procedure, failure));
+                .map_err(|failure| self.failed(py, procedure, origin.as_deref(), failure));
             Ok(())
         });
         ran.map_err(|_: PyErr| errors::internal()).and(outcome)
@@ -338,9 +339,16 @@ impl Shared {
         procedure.written(result, self.reply_bytes_max, format).map_err(Failure::Result)
     }
 
-    fn failed(&self, py: Python<'_>, procedure: &Procedure, failure: Failure) -> RpcError {
+    fn failed(
+        &self,
+        py: Python<'_>,
+        procedure: &Procedure,
+        origin: Option<&CallOrigin>,
+        failure: Failure,
+    ) -> RpcError {
         // Ctrl-C interrupts the main thread only.
-        self.report.fail(py, procedure, failure, self.reply_bytes_max).0
+        let calls = FailedCalls::one(origin);
+        self.report.fail(py, procedure, calls, failure, self.reply_bytes_max).0
     }
 }
 

@@ -8,6 +8,7 @@ use crate::arguments::Failure;
 use crate::convert::ConversionFault;
 use crate::errors::{self, Errors, Unwritable};
 use crate::log::{Interrupted, Log};
+use crate::origin::{CallOrigin, FailedCalls};
 use crate::procedure::{CallMode, Executor, Procedure};
 
 /// Builds errors and logs failures, from any thread.
@@ -45,17 +46,17 @@ impl Report {
         &self,
         py: Python<'_>,
         procedure: &Procedure,
+        calls: FailedCalls<'_>,
         failure: Failure,
         len_max: usize,
     ) -> Reported {
+        let failed = Failed { report: self, py, procedure, calls, len_max };
         match failure {
-            Failure::Params(ConversionFault::Raised(error)) => {
-                self.raised(py, procedure, *error, len_max)
-            }
+            Failure::Params(ConversionFault::Raised(error)) => failed.raised(*error),
             Failure::Params(fault) => (errors::invalid_params(fault), Ok(())),
-            Failure::Result(fault) => self.unwritable(py, procedure, "result", fault, len_max),
-            Failure::Item(fault) => self.unwritable(py, procedure, "item", fault, len_max),
-            Failure::Raised(error) => self.raised(py, procedure, error, len_max),
+            Failure::Result(fault) => failed.unwritable("result", fault),
+            Failure::Item(fault) => failed.unwritable("item", fault),
+            Failure::Raised(error) => failed.raised(error),
         }
     }
 
@@ -77,6 +78,22 @@ impl Report {
         self.log.error(py, &format!("{name} raised"), Some(error))
     }
 
+    /// Logs what a mounted application has raised after its response.
+    pub(crate) fn mounted_failed(
+        &self,
+        py: Python<'_>,
+        procedure: &Procedure,
+        origin: &CallOrigin,
+        error: &PyErr,
+    ) -> Result<(), Interrupted> {
+        if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+            return Err(Interrupted);
+        }
+        let line = format!("{}, after its response, raised", procedure.name);
+        let calls = FailedCalls::one(Some(origin));
+        self.log.failure(py, &line, calls.described(py), Some(error))
+    }
+
     /// Logs why authentication failed.
     pub(crate) fn auth_failed(&self, py: Python<'_>, error: &PyErr) -> Result<(), Interrupted> {
         self.log.error(py, "auth failed, so the request was rejected", Some(error))
@@ -89,35 +106,38 @@ impl Report {
         }
         self.log.error(py, "a function of on_close raised", Some(error))
     }
+}
 
-    fn unwritable(
-        &self,
-        py: Python<'_>,
-        procedure: &Procedure,
-        problem: &str,
-        fault: ConversionFault,
-        len_max: usize,
-    ) -> Reported {
+/// Calls that have failed together.
+struct Failed<'a, 'py> {
+    report: &'a Report,
+    py: Python<'py>,
+    procedure: &'a Procedure,
+    calls: FailedCalls<'a>,
+    /// Limits the data of an error.
+    len_max: usize,
+}
+
+impl Failed<'_, '_> {
+    fn log(&self, line: &str, raised: Option<&PyErr>) -> Result<(), Interrupted> {
+        self.report.log.failure(self.py, line, self.calls.described(self.py), raised)
+    }
+
+    fn unwritable(&self, problem: &str, fault: ConversionFault) -> Reported {
         match fault.describe(problem) {
-            Ok(problem) => self.invalid(py, procedure, &problem),
-            Err(error) => self.raised(py, procedure, *error, len_max),
+            Ok(problem) => self.invalid(&problem),
+            Err(error) => self.raised(*error),
         }
     }
 
     /// Logs a result or an item that is invalid, and returns the error for the caller.
-    fn invalid(&self, py: Python<'_>, procedure: &Procedure, problem: &str) -> Reported {
-        let line = format!("{}: {problem}", procedure.name);
-        let logged = self.log.error(py, &line, None);
+    fn invalid(&self, problem: &str) -> Reported {
+        let logged = self.log(&format!("{}: {problem}", self.procedure.name), None);
         (errors::internal().expected(problem), logged)
     }
 
-    fn raised(
-        &self,
-        py: Python<'_>,
-        procedure: &Procedure,
-        error: PyErr,
-        len_max: usize,
-    ) -> Reported {
+    fn raised(&self, error: PyErr) -> Reported {
+        let py = self.py;
         if error.is_instance_of::<PyKeyboardInterrupt>(py) {
             return (errors::aborted("the server was interrupted"), Err(Interrupted));
         }
@@ -125,36 +145,37 @@ impl Report {
             return (errors::aborted("the call was cancelled"), Ok(()));
         }
         if error.is_instance_of::<Unwritable>(py) {
-            return self.invalid(py, procedure, &error.value(py).to_string());
+            return self.invalid(&error.value(py).to_string());
         }
         let mut is_logged = false;
-        let failed = match self.errors.for_caller(py, &error) {
-            Ok(None) => return self.internal(py, procedure, &error),
+        let failed = match self.report.errors.for_caller(py, &error) {
+            Ok(None) => return self.internal(&error),
             Ok(Some(found)) => {
-                is_logged = self.errors.is_logged(&found);
-                errors::reply_with(&found, len_max, procedure.encode.bind(py))
+                is_logged = self.report.errors.is_logged(&found);
+                errors::reply_with(&found, self.len_max, self.procedure.encode.bind(py))
             }
             Err(second) => Err(second.into()),
         };
         match failed {
             Ok(reply) if is_logged => {
-                let line = format!("{} raised", procedure.name);
-                (reply, self.log.error(py, &line, Some(&error)))
+                let line = format!("{} raised", self.procedure.name);
+                (reply, self.log(&line, Some(&error)))
             }
             Ok(reply) => (reply, Ok(())),
-            Err(ConversionFault::Raised(second)) => self.internal(py, procedure, &second),
-            Err(fault) => self.unwritable(py, procedure, "data", fault, len_max),
+            Err(ConversionFault::Raised(second)) => self.internal(&second),
+            Err(fault) => self.unwritable("data", fault),
         }
     }
 
-    fn internal(&self, py: Python<'_>, procedure: &Procedure, error: &PyErr) -> Reported {
+    fn internal(&self, error: &PyErr) -> Reported {
+        let (py, procedure) = (self.py, self.procedure);
         let mut line = format!("{} raised", procedure.name);
         if runs_on_the_loop(procedure.mode) && is_about_a_running_loop(py, error) {
             line += ": a plain function runs on the thread of the server's event loop; register it \
                      with threads=True, or make it an async function";
         }
-        let logged = self.log.error(py, &line, Some(error));
-        match self.debug.then(|| errors::traceback(py, error)) {
+        let logged = self.log(&line, Some(error));
+        match self.report.debug.then(|| errors::traceback(py, error)) {
             Some(Ok(traceback)) => (errors::internal().expected(&traceback), logged),
             _ => (errors::internal(), logged),
         }

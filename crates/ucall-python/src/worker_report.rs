@@ -9,6 +9,7 @@ use ucall_proto::RpcError;
 
 use crate::arguments::Failure;
 use crate::log::Interrupted;
+use crate::origin::FailedCalls;
 use crate::procedure::Procedure;
 use crate::report::Report;
 
@@ -53,10 +54,11 @@ impl WorkerReport {
         &mut self,
         py: Python<'_>,
         procedure: &Procedure,
+        calls: FailedCalls<'_>,
         failure: Failure,
         len_max: usize,
     ) -> RpcError {
-        let (error, logged) = self.report.fail(py, procedure, failure, len_max);
+        let (error, logged) = self.report.fail(py, procedure, calls, failure, len_max);
         self.note(logged);
         error
     }

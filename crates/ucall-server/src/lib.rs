@@ -50,7 +50,7 @@ mod tls;
 mod topics;
 mod worker;
 
-pub use access_log::{AccessLog, LogFormat, LoggedCall};
+pub use access_log::{AccessLog, CallSource, LogFormat, LoggedCall};
 pub use any_worker::AnyWorker;
 pub use batching::{BatchLimits, Batcher, Full, Waiting};
 pub use brokered_call::{BrokeredCall, BrokeredReplies};

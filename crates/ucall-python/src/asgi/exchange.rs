@@ -18,17 +18,24 @@ use super::message::Message;
 use super::output::{Output, PIECE_BYTES_MAX, Received, Sent, complete};
 use super::websocket::{ABNORMAL, Socket, close_payload};
 use crate::ffi::DropAttached;
+use crate::origin::CallOrigin;
 use crate::streams::{Room, StreamedCall};
 
 /// The task of one request, which may go on after the response.
 pub(crate) struct MountedTask {
     pub(crate) exchange: Arc<DropAttached<Exchange>>,
+    /// Who has made the request, for the log.
+    pub(crate) origin: Arc<CallOrigin>,
     _permit: RunPermit,
 }
 
 impl MountedTask {
-    pub(crate) fn new(exchange: Arc<DropAttached<Exchange>>, permit: RunPermit) -> Self {
-        Self { exchange, _permit: permit }
+    pub(crate) fn new(
+        exchange: Arc<DropAttached<Exchange>>,
+        origin: Arc<CallOrigin>,
+        permit: RunPermit,
+    ) -> Self {
+        Self { exchange, origin, _permit: permit }
     }
 }
 

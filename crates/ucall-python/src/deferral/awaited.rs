@@ -14,6 +14,7 @@ use crate::ffi::DropAttached;
 use crate::functions::Functions;
 use crate::hooks::{CallTarget, HookedCall};
 use crate::job_input::{CallContext, Contents, JobInput};
+use crate::origin::FailedCalls;
 use crate::pool::{Job, Work};
 use crate::procedure::{BatchRules, CallMode, SharedProcedure};
 use crate::streams::ItemTarget;
@@ -63,7 +64,9 @@ impl Deferral {
         let (work, awaited) = (DropAttached::new(work), awaited.clone());
         let work = Work::Awaited { work, awaited, permit };
         let submitted = self.submit(functions, Job { token, procedure: procedure.clone(), work });
-        submitted.map_err(|failure| functions.fail(&procedure, failure, self.reply_bytes_max))
+        let calls = FailedCalls::default();
+        submitted
+            .map_err(|failure| functions.fail(&procedure, calls, failure, self.reply_bytes_max))
     }
 
     fn begin_awaited_in_batch(
@@ -76,9 +79,11 @@ impl Deferral {
     ) -> Result<(), RpcError> {
         self.check_waiting(&procedure)?;
         let (params, parts) = call.params_and_parts();
-        let weight = functions
-            .weight_of(&procedure, params, parts)
-            .map_err(|failure| functions.fail(&procedure, failure, self.reply_bytes_max))?;
+        let origin = Arc::new(call.context().origin());
+        let weight = functions.weight_of(&procedure, params, parts).map_err(|failure| {
+            let calls = FailedCalls::one(Some(&origin));
+            functions.fail(&procedure, calls, failure, self.reply_bytes_max)
+        })?;
         rules.check_weight(weight).map_err(errors::invalid_params)?;
         let context = procedure.takes_context().then(|| call.context_object(functions.attach()));
         let binary = parts
@@ -89,6 +94,7 @@ impl Deferral {
             context: context.map(|context| CallContext::Object(DropAttached::new(context))),
             identity: None,
             awaited: Some(awaited.clone()),
+            origin: Some(origin),
             waiting: functions.timing.waiting_call(WaitsFor::Batch, procedure.series),
             permit: None,
             _reserved: self.calls.budget().reserve_large(params.map_or(0, <[u8]>::len)),
@@ -120,6 +126,7 @@ impl Deferral {
             running: None,
             logged: None,
             awaited: Some(awaited.clone()),
+            origin: None,
             exchange: None,
             body: None,
             _permit: RunPermit::uncounted(),

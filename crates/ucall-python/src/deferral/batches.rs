@@ -16,6 +16,7 @@ use crate::convert::Scratch;
 use crate::ffi::variables::run_in;
 use crate::functions::Functions;
 use crate::job_input::Contents;
+use crate::origin::FailedCalls;
 use crate::outcomes::DeferredOutcome;
 use crate::pool::{Job, Work};
 use crate::procedure::{Executor, Procedure, SharedProcedure};
@@ -31,10 +32,11 @@ impl Deferral {
         }
         if rules.executor == Executor::Thread && !rules.yields {
             let tokens = calls.tokens();
+            let calls_failed = FailedCalls::of(None, tokens.len());
             let token = self.insert_entry(&functions.timing, &procedure, EntryKind::Batch);
             let job = Job { token, procedure: procedure.clone(), work: Work::Batch(queue, calls) };
             if let Err(failure) = self.submit(functions, job) {
-                let error = functions.fail(&procedure, failure, usize::MAX);
+                let error = functions.fail(&procedure, calls_failed, failure, usize::MAX);
                 self.report_batch(tokens.into_iter().map(|token| (token, Err(error.clone()))));
                 self.batches.finished(&procedure);
             }

@@ -193,12 +193,13 @@ impl Deferral {
 
     pub(crate) fn insert_call(
         &mut self,
-        timing: &Timing,
-        start: CallStart<'_, '_>,
+        functions: &Functions,
+        mut start: CallStart<'_, '_>,
         state: Option<Arc<CallState>>,
         retained: RetainedParams,
     ) -> Token {
-        let items = CallItems::of(&start);
+        let (timing, items) = (&functions.timing, CallItems::of(&start));
+        let origin = Some(start.origin(&functions.contexts).clone());
         let CallStart { procedure, deadline, permit, body, .. } = start;
         let caller = items.caller;
         let running = timing.running_call(procedure.series);
@@ -213,6 +214,7 @@ impl Deferral {
             running,
             logged: None,
             awaited: None,
+            origin,
             _permit: permit,
         };
         let entry = Entry { procedure: procedure.clone(), kind: EntryKind::Call(call) };

@@ -25,6 +25,7 @@ use crate::errors;
 use crate::ffi::variables::run_in;
 use crate::ffi::{self, DropAttached};
 use crate::functions::Functions;
+use crate::origin::FailedCalls;
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::SharedProcedure;
 use crate::request_body::BODY_BYTES_MAX;
@@ -65,11 +66,12 @@ impl Deferral {
         functions.warn_if_slow(py, procedure);
         let is_done = tasks::is_done(&task)?;
         let permit = std::mem::replace(&mut start.permit, RunPermit::uncounted());
-        let record = MountedTask::new(exchange.clone(), permit);
+        let origin = start.origin(&functions.contexts).clone();
+        let record = MountedTask::new(exchange.clone(), origin, permit);
         if let Sent::All(response) = exchange.take_sent() {
             reply.response().extend_from_slice(&response);
             match is_done {
-                true => Self::end_task(py, functions, procedure, &exchange, &task),
+                true => Self::end_task(py, functions, procedure, &record, &task),
                 false => self.follow_task(functions, procedure, record, &task)?,
             }
             return Ok(CallOutcome::Done);
@@ -79,7 +81,7 @@ impl Deferral {
         }
         let _reserved = self.calls.budget().reserve_large(body_len);
         let retained = RetainedParams::Params { _reserved };
-        let token = self.insert_call(&functions.timing, start, None, retained);
+        let token = self.insert_call(functions, start, None, retained);
         if let Some(call) = self.call(token) {
             call.items.target = ItemTarget::Caller;
             call.exchange = Some(exchange.clone());
@@ -90,7 +92,7 @@ impl Deferral {
             exchange.begin(py, StreamedCall { stream, key })?;
         }
         match is_done && exchange.is_over() {
-            true => Self::end_task(py, functions, procedure, &exchange, &task),
+            true => Self::end_task(py, functions, procedure, &record, &task),
             false => self.follow_task(functions, procedure, record, &task)?,
         }
         Ok(CallOutcome::Stream)
@@ -159,10 +161,12 @@ impl Deferral {
         match record.exchange.end(py, has_raised) {
             Ok(Some(call)) => {
                 let failure = Failure::Raised(failure_of(task));
-                let error = functions.report.fail(py, procedure, failure, self.reply_bytes_max);
+                let calls = FailedCalls::one(Some(&record.origin));
+                let error =
+                    functions.report.fail(py, procedure, calls, failure, self.reply_bytes_max);
                 self.outcomes.push(py, call, DeferredOutcome::Text(Err(error)));
             }
-            Ok(None) => Self::end_task(py, functions, procedure, &record.exchange, task),
+            Ok(None) => Self::end_task(py, functions, procedure, record, task),
             Err(error) => error.write_unraisable(py, None),
         }
     }
@@ -172,15 +176,15 @@ impl Deferral {
         py: Python<'_>,
         functions: &mut Functions,
         procedure: &SharedProcedure,
-        exchange: &Exchange,
+        record: &MountedTask,
         task: &Bound<'_, PyAny>,
     ) {
         if let Err(error) = tasks::result_of(task)
             && !errors::is_cancelled(py, &error)
-            && !exchange.has_reported_disconnect()
+            && !record.exchange.has_reported_disconnect()
         {
-            let name = format!("{}, after its response,", procedure.name);
-            functions.report.log(|report| report.background_failed(py, &name, &error));
+            let origin = &record.origin;
+            functions.report.log(|report| report.mounted_failed(py, procedure, origin, &error));
         }
     }
 

@@ -8,9 +8,10 @@ use ucall_server::{CallId, Polled};
 use super::Deferral;
 use crate::arguments::Failure;
 use crate::asyncio::tasks;
-use crate::calls::{Entry, EntryKind};
+use crate::calls::{Deferred, Entry, EntryKind};
 use crate::errors;
 use crate::functions::Functions;
+use crate::origin::FailedCalls;
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::Procedure;
 
@@ -75,7 +76,7 @@ impl Deferral {
                     if call.has_objects() {
                         functions.attach();
                     }
-                    let replied = self.reply(functions, &procedure, outcome, call.results, text);
+                    let replied = self.reply(functions, &procedure, outcome, &call, text);
                     if let Some(awaited) = &call.awaited {
                         awaited.finish(functions.attach(), replied.map(|_| text.as_slice()));
                         text.clear();
@@ -144,7 +145,7 @@ impl Deferral {
         functions: &mut Functions,
         procedure: &Procedure,
         outcome: DeferredOutcome,
-        format: ResultFormat,
+        call: &Deferred,
         text: &mut Vec<u8>,
     ) -> Result<Vec<ResultPart>, RpcError> {
         let future = match outcome {
@@ -165,18 +166,20 @@ impl Deferral {
         };
         let (py, len_max) = (functions.attach(), self.reply_bytes_max);
         let result = tasks::result_of(future.bind(py)).map_err(Failure::Raised);
-        let written = result.and_then(|it| match format {
+        let written = result.and_then(|it| match call.results {
             ResultFormat::Json => procedure
                 .write_item(text, len_max, &it)
                 .map(|()| Vec::new())
                 .map_err(Failure::Result),
             _ => {
-                let written = procedure.written(&it, len_max, format).map_err(Failure::Result)?;
+                let written =
+                    procedure.written(&it, len_max, call.results).map_err(Failure::Result)?;
                 *text = written.text;
                 Ok(written.parts)
             }
         });
-        written.map_err(|failure| functions.report.fail(py, procedure, failure, len_max))
+        let calls = FailedCalls::one(call.origin.as_deref());
+        written.map_err(|failure| functions.report.fail(py, procedure, calls, failure, len_max))
     }
 }
 

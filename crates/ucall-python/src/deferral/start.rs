@@ -18,6 +18,7 @@ use crate::ffi::DropAttached;
 use crate::functions::Functions;
 use crate::http_route::RouteRequest;
 use crate::job_input::{CallContext, Contents, JobInput};
+use crate::origin::{CallOrigin, FailedCalls};
 use crate::pool::{GeneratorStart, Job, Work};
 use crate::procedure::{BatchRules, CallMode, SharedProcedure};
 use crate::request_body::ArrivingBody;
@@ -35,6 +36,8 @@ pub(crate) struct CallStart<'a, 'call> {
     pub(crate) request: Option<DropAttached<Py<PyAny>>>,
     /// Its body, if that is received while it arrives.
     pub(crate) body: Option<Arc<DropAttached<ArrivingBody>>>,
+    /// Who has made the call, once that is copied.
+    pub(crate) origin: Option<Arc<CallOrigin>>,
 }
 
 impl CallStart<'_, '_> {
@@ -65,6 +68,13 @@ impl CallStart<'_, '_> {
         let (context, state) = self.take_context(contexts);
         Ok((context.map(|context| context.into_object(py)).transpose()?, state))
     }
+
+    /// Who has made the call, for the log.
+    pub(crate) fn origin(&mut self, contexts: &Contexts) -> &Arc<CallOrigin> {
+        let &mut Self { call, caller, .. } = self;
+        let origin = || Arc::new(CallOrigin::new(call, caller, contexts.identity().cloned()));
+        self.origin.get_or_insert_with(origin)
+    }
 }
 
 impl Deferral {
@@ -92,7 +102,8 @@ impl Deferral {
         self.check_waiting(procedure)?;
         let permit = self.calls.admit(caller.own_connection())?;
         let (request, body) = request.map_or((None, None), |it| (Some(it.object), it.body));
-        Ok(CallStart { procedure, call, caller, deadline, permit, request, body })
+        let origin = None;
+        Ok(CallStart { procedure, call, caller, deadline, permit, request, body, origin })
     }
 
     /// Checks that another call of a function may wait for a thread, a batch or a slot.
@@ -157,7 +168,7 @@ impl Deferral {
         }
         let retained = self.retained_params(start.call);
         let outcome = outcome_of(state.as_deref());
-        let token = self.insert_call(&functions.timing, start, state, retained);
+        let token = self.insert_call(functions, start, state, retained);
         self.watch_future(&task, token, true)?;
         Ok(outcome)
     }
@@ -185,7 +196,7 @@ impl Deferral {
         let future = functions.call(py, procedure, call, context)?;
         let retained = self.retained_params(call);
         let outcome = outcome_of(state.as_deref());
-        let token = self.insert_call(&functions.timing, start, state, retained);
+        let token = self.insert_call(functions, start, state, retained);
         self.watch_future(&future, token, false)?;
         Ok(outcome)
     }
@@ -199,7 +210,7 @@ impl Deferral {
         let (input, state) = self.take_input(functions, &mut start, WaitsFor::Thread);
         let retained = RetainedParams::Input(input.clone());
         let outcome = outcome_of(state.as_deref());
-        let token = self.insert_call(&functions.timing, start, state, retained);
+        let token = self.insert_call(functions, start, state, retained);
         let work = match procedure.mode {
             CallMode::Generator(_) => {
                 let stream = self.streams.insert(&mut self.calls, procedure, &[token]);
@@ -227,6 +238,7 @@ impl Deferral {
             context,
             identity: functions.contexts.identity_with_variables(),
             awaited: None,
+            origin: Some(start.origin(&functions.contexts).clone()),
             waiting: functions.timing.waiting_call(waits_for, start.procedure.series),
             permit: start.procedure.waiting_limit.as_ref().map(WaitingLimit::permit),
             _reserved: self.calls.budget().reserve_large(params.map_or(0, <[u8]>::len)),
@@ -252,7 +264,7 @@ impl Deferral {
         };
         let deadline = start.deadline.map(|deadline| deadline.at);
         let priority = functions.contexts.priority_of(start.call);
-        let call = self.insert_call(&functions.timing, start, state, retained);
+        let call = self.insert_call(functions, start, state, retained);
         let since = functions.timing.turn_began();
         let waiting = Waiting { call, since, deadline, priority, weight };
         // `admit` has checked that it may wait.
@@ -279,8 +291,9 @@ impl Deferral {
             let result = functions.call_within(&variables, procedure, call, Some(given.into_any()));
             let state = context.get().state();
             if has_reported(Some(state)) {
-                let (permit, request, body) = (self.calls.permit(), None, None);
-                let start = CallStart { procedure, call, caller, deadline, permit, request, body };
+                let (permit, request, body, origin) = (self.calls.permit(), None, None, None);
+                let start =
+                    CallStart { procedure, call, caller, deadline, permit, request, body, origin };
                 self.reply_after_reports(py, functions, start, state.clone(), result);
                 return Ok(CallOutcome::Reporting);
             }
@@ -300,7 +313,7 @@ impl Deferral {
                 CallOutcome::Reporting
             }
             ended => {
-                functions.end_call(py, procedure, ended.map(drop), reply);
+                functions.end_call(py, procedure, ended.map(drop), (call, caller), reply);
                 CallOutcome::Done
             }
         }
@@ -311,7 +324,7 @@ impl Deferral {
         &mut self,
         py: Python<'_>,
         functions: &mut Functions,
-        start: CallStart<'_, '_>,
+        mut start: CallStart<'_, '_>,
         state: Arc<CallState>,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) {
@@ -319,9 +332,12 @@ impl Deferral {
         let format = functions.results.format;
         let written = result
             .and_then(|it| procedure.written(&it, len_max, format).map_err(Failure::Result))
-            .map_err(|failure| functions.report.fail(py, procedure, failure, len_max));
+            .map_err(|failure| {
+                let calls = FailedCalls::one(Some(start.origin(&functions.contexts)));
+                functions.report.fail(py, procedure, calls, failure, len_max)
+            });
         let retained = RetainedParams::Params { _reserved: Reservation::default() };
-        let token = self.insert_call(&functions.timing, start, Some(state), retained);
+        let token = self.insert_call(functions, start, Some(state), retained);
         self.outcomes.push(py, token, written.into());
     }
 

@@ -140,6 +140,7 @@ fn contents(call: ReceivedCall) -> Contents {
         context: None,
         identity: None,
         awaited: None,
+        origin: None,
         waiting: None,
         permit: None,
         _reserved: Reservation::default(),

@@ -1,10 +1,13 @@
 //! One call of a generator: where its items go, and how many wait.
 
+use std::sync::Arc;
+
 use ucall_proto::json::write_string;
 use ucall_server::{MemoryBudget, Reservation, Token};
 
 use super::context::StreamContext;
 use crate::convert::ConversionFault;
+use crate::origin::CallOrigin;
 
 /// Items of a call that wait for the worker before its generator waits, too.
 const WAITING_ITEMS_MAX: usize = 128;
@@ -33,6 +36,14 @@ pub(crate) struct CallKey {
     pub(super) target: ItemTarget,
 }
 
+/// A call that a stream begins to answer.
+pub(crate) struct NewCall {
+    pub(crate) token: Token,
+    pub(crate) target: ItemTarget,
+    /// Who has made it, for the log.
+    pub(crate) origin: Option<Arc<CallOrigin>>,
+}
+
 /// Where a call is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CallPlace {
@@ -50,6 +61,8 @@ pub(super) enum CallPlace {
 pub(super) struct StreamCall {
     pub(super) token: Token,
     pub(super) place: CallPlace,
+    /// Who has made it, for the log.
+    pub(super) origin: Option<Arc<CallOrigin>>,
     /// The list of all items, if the target is one.
     pub(super) list: ItemList,
     pub(super) has_ended: bool,
@@ -113,10 +126,11 @@ impl Items {
 }
 
 impl StreamCall {
-    pub(super) fn new(token: Token, place: CallPlace) -> Self {
+    pub(super) fn new(token: Token, place: CallPlace, origin: Option<Arc<CallOrigin>>) -> Self {
         Self {
             token,
             place,
+            origin,
             list: ItemList::default(),
             has_ended: false,
             is_paused: false,

@@ -11,7 +11,7 @@ use super::polled::PolledItems;
 use super::ready::{Ready, ReadyStreams};
 use super::slots::SlotStreams;
 use super::state::Waiter;
-use super::{Generator, ItemTarget, Stream, StreamContext, StreamedCall};
+use super::{Generator, ItemTarget, NewCall, Stream, StreamContext, StreamedCall};
 use crate::asyncio::tasks;
 use crate::background::DueJob;
 use crate::calls::{Calls, Entry};
@@ -75,11 +75,12 @@ impl StreamIo {
         procedure: &SharedProcedure,
         tokens: &[Token],
     ) -> Arc<Stream> {
-        let targets = tokens.iter().map(|&token| {
+        let new = tokens.iter().map(|&token| {
             let call = calls.find(token).and_then(Entry::call);
-            (token, call.map_or(ItemTarget::Nowhere, |call| call.items.target))
+            let target = call.as_ref().map_or(ItemTarget::Nowhere, |call| call.items.target);
+            NewCall { token, target, origin: call.and_then(|call| call.origin.clone()) }
         });
-        let stream = Arc::new(Stream::new(procedure.clone(), self.context.clone(), targets));
+        let stream = Arc::new(Stream::new(procedure.clone(), self.context.clone(), new));
         for (&key, &token) in stream.keys().iter().zip(tokens) {
             if let Some(call) = calls.find(token).and_then(Entry::call) {
                 call.items.stream = Some(StreamedCall { stream: stream.clone(), key });

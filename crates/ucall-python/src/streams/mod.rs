@@ -33,7 +33,7 @@ mod state;
 mod stream;
 mod threaded;
 
-pub(crate) use call::ItemTarget;
+pub(crate) use call::{ItemTarget, NewCall};
 pub(crate) use context::StreamContext;
 pub(crate) use end::EndType;
 pub(crate) use generator::Generator;

@@ -72,7 +72,7 @@ impl Deferral {
         let variables = functions.contexts.own_variables(py)?;
         let generator = functions.call_within(&variables, procedure, call, context)?;
         let retained = self.retained_params(call);
-        let token = self.insert_call(&functions.timing, start, state, retained);
+        let token = self.insert_call(functions, start, state, retained);
         let stream = self.streams.insert(&mut self.calls, procedure, &[token]);
         let started = self.start_generator(py, functions, &stream, &generator, &variables);
         started.inspect_err(|_| drop(self.calls.remove(token)))?;

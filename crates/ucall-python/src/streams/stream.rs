@@ -10,7 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use ucall_server::Token;
 
-use super::call::{CallKey, CallPlace, ItemList, ItemTarget, Items, StreamCall, WAITING_BYTES_MAX};
+use super::call::{
+    CallKey, CallPlace, ItemList, ItemTarget, Items, NewCall, StreamCall, WAITING_BYTES_MAX,
+};
 use super::context::StreamContext;
 use super::end::EndType;
 use super::slots::SlotTable;
@@ -21,6 +23,7 @@ use crate::clock::Clock;
 use crate::convert::ConversionFault;
 use crate::errors;
 use crate::log::Interrupted;
+use crate::origin::{CallOrigin, FailedCalls};
 use crate::outcomes::DeferredOutcome;
 use crate::procedure::{CallMode, Executor, SharedProcedure};
 
@@ -49,6 +52,7 @@ pub(crate) struct StreamedCall {
 pub(crate) struct ClosedCall {
     key: CallKey,
     list: ItemList,
+    origin: Option<Arc<CallOrigin>>,
     /// Goes on, for other calls or to its end.
     pub(crate) waiter: Option<Waiter>,
     /// Is to be cancelled, as no call is open.
@@ -59,12 +63,13 @@ impl Stream {
     pub(crate) fn new(
         procedure: SharedProcedure,
         context: StreamContext,
-        calls: impl Iterator<Item = (Token, ItemTarget)>,
+        calls: impl Iterator<Item = NewCall>,
     ) -> Self {
-        let key = |(position, (token, target))| CallKey { position, token, target };
-        let keys: Vec<_> = calls.enumerate().map(key).collect();
-        let call = |key: &CallKey| StreamCall::new(key.token, CallPlace::Generator);
-        let calls = keys.iter().map(call).collect();
+        let call = |(position, NewCall { token, target, origin })| {
+            let call = StreamCall::new(token, CallPlace::Generator, origin);
+            (CallKey { position, token, target }, call)
+        };
+        let (keys, calls) = calls.enumerate().map(call).unzip();
         Self::of(procedure, context, keys, calls, None)
     }
 
@@ -284,15 +289,15 @@ impl Stream {
     /// Ends a call, without a reply; `None` if it has ended.
     pub(crate) fn close_call(&self, key: CallKey) -> Option<ClosedCall> {
         let mut state = self.state();
-        let list = state.change_open(key, |call| {
+        let (list, origin) = state.change_open(key, |call| {
             call.has_ended = true;
-            mem::take(&mut call.list)
+            (mem::take(&mut call.list), call.origin.take())
         })?;
         state.count_ended(key);
         let is_last = state.open == 0 && !self.has_slots;
         let task = if is_last { state.task.take() } else { None };
         let waiter = self.wake(&mut state);
-        Some(ClosedCall { key, list, waiter, task })
+        Some(ClosedCall { key, list, origin, waiter, task })
     }
 
     /// [`Stream::close_call`], and drops the items that wait.
@@ -328,7 +333,7 @@ impl Stream {
             Ok(_) if self.has_slots && !open.is_empty() => {
                 let problem = "the generator returned before ucall.END of a call";
                 let failure = Failure::Result(ConversionFault::value(problem.to_owned()));
-                self.fail(py, open.into_iter().map(|call| call.key.token), failure)
+                self.fail(py, &open, failure)
             }
             Ok(value) => {
                 let answer = |call| self.answer(py, call, Ok(value.clone()));
@@ -341,7 +346,7 @@ impl Stream {
                 }
             }
             Err(_) if open.is_empty() => Ok(()),
-            Err(failure) => self.fail(py, open.into_iter().map(|call| call.key.token), failure),
+            Err(failure) => self.fail(py, &open, failure),
         }
     }
 
@@ -349,13 +354,15 @@ impl Stream {
     fn fail(
         &self,
         py: Python<'_>,
-        calls: impl IntoIterator<Item = Token>,
+        calls: &[ClosedCall],
         failure: Failure,
     ) -> Result<(), Interrupted> {
         let (report, len_max) = (&self.context.report, self.context.reply_bytes_max);
-        let (error, logged) = report.fail(py, &self.procedure, failure, len_max);
+        let first = calls.first().and_then(|call| call.origin.as_ref());
+        let failed = FailedCalls::of(first, calls.len());
+        let (error, logged) = report.fail(py, &self.procedure, failed, failure, len_max);
         for call in calls {
-            self.report_outcome(py, call, DeferredOutcome::Text(Err(error.clone())));
+            self.report_outcome(py, call.key.token, DeferredOutcome::Text(Err(error.clone())));
         }
         logged
     }
@@ -364,16 +371,16 @@ impl Stream {
     fn answer(
         &self,
         py: Python<'_>,
-        call: ClosedCall,
+        mut call: ClosedCall,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) -> Result<(), Interrupted> {
-        let ClosedCall { key: CallKey { token, target, .. }, list, .. } = call;
+        let (CallKey { token, target, .. }, list) = (call.key, mem::take(&mut call.list));
         match result.and_then(|value| self.reply_text(target, list, &value)) {
             Ok(text) => {
                 self.report_outcome(py, token, DeferredOutcome::Text(Ok(text)));
                 Ok(())
             }
-            Err(failure) => self.fail(py, [token], failure),
+            Err(failure) => self.fail(py, &[call], failure),
         }
     }
 
@@ -384,11 +391,13 @@ impl Stream {
         call: ClosedCall,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) -> (Token, DeferredOutcome) {
-        let ClosedCall { key: CallKey { token, target, .. }, list, .. } = call;
+        let ClosedCall { key: CallKey { token, target, .. }, list, origin, .. } = call;
         let text = result.and_then(|value| self.reply_text(target, list, &value));
         let len_max = self.context.reply_bytes_max;
         // An entry is no interrupt of this thread.
-        let failed = |failure| self.context.report.fail(py, &self.procedure, failure, len_max).0;
+        let calls = FailedCalls::one(origin.as_deref());
+        let failed =
+            |failure| self.context.report.fail(py, &self.procedure, calls, failure, len_max).0;
         (token, DeferredOutcome::Text(text.map_err(failed)))
     }
 

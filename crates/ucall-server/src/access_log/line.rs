@@ -1,21 +1,13 @@
 //! The fields of a line, and its two formats.
-//!
-//! Methods, ids and users are what callers send, so their control characters are escaped, and what
-//! is longer than [`SHOWN_MAX`] is cut.
 
-use std::borrow::Cow;
 use std::io::Write;
 use std::time::Duration;
 
-use ucall_engine::Peer;
 use ucall_proto::Call;
 use ucall_proto::http1::{Head, civil_date};
-use ucall_proto::json::Reader;
 
+use super::source::{CallSource, bare};
 use crate::caller::{Caller, Transport};
-
-/// The characters of a caller's text that are shown.
-const SHOWN_MAX: usize = 128;
 
 /// How lines are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,20 +21,8 @@ pub enum LogFormat {
 /// The fields that are known when a call begins.
 #[derive(Debug)]
 pub(super) struct CallFields {
-    peer: Option<String>,
-    transport: Transport,
-    user: Option<String>,
-    method: String,
-    /// `None` for a notification.
-    id: Option<IdField>,
+    source: CallSource,
     params_bytes: usize,
-}
-
-#[derive(Debug)]
-enum IdField {
-    Text(String),
-    /// A number, or null.
-    Json(String),
 }
 
 impl CallFields {
@@ -52,28 +32,17 @@ impl CallFields {
         transport: Transport,
         user: Option<String>,
     ) -> Self {
-        Self {
-            peer: peer_of(caller),
-            transport,
-            user: user.map(|user| shown(&user)),
-            method: shown(&String::from_utf8_lossy(&call.method.unescaped())),
-            id: call.id.map(IdField::new),
-            params_bytes: call.params.map_or(0, <[u8]>::len),
-        }
+        let (method, params_bytes) = (call.method.unescaped(), call.params.map_or(0, <[u8]>::len));
+        let source = CallSource::new(&method, call.id, caller.peer, transport, user, None);
+        Self { source, params_bytes }
     }
 
     /// Those of a request to an application, without its query, which may be secret.
     pub(super) fn of_request(head: &Head<'_>, body_bytes: usize, caller: &Caller) -> Self {
         let (path, _) = head.path_and_query();
         let text = [head.method_text(), b" ", path].concat();
-        Self {
-            peer: peer_of(caller),
-            transport: Transport::Http,
-            user: None,
-            method: shown(&String::from_utf8_lossy(&text)),
-            id: None,
-            params_bytes: body_bytes,
-        }
+        let source = CallSource::new(&text, None, caller.peer, Transport::Http, None, None);
+        Self { source, params_bytes: body_bytes }
     }
 
     /// Appends the line of a call that has ended.
@@ -103,18 +72,14 @@ impl CallFields {
         code: Option<i64>,
         result_bytes: usize,
     ) -> std::io::Result<()> {
-        let (peer, transport) = (self.peer.as_deref().unwrap_or("-"), self.transport.name());
-        let (method, bytes_in) = (bare(&self.method), self.params_bytes);
-        let id = match &self.id {
-            None => Cow::Borrowed("-"),
-            Some(IdField::Json(text)) => Cow::Borrowed(&**text),
-            // Quoted, so that it differs from a number.
-            Some(IdField::Text(text)) => Cow::Owned(quoted(text)),
-        };
+        let CallSource { transport, user, .. } = &self.source;
+        let (peer, transport) = (self.source.peer(), transport.name());
+        let (method, id, bytes_in) =
+            (bare(&self.source.method), self.source.id(), self.params_bytes);
         let code = code.map_or_else(|| "ok".to_owned(), |code| code.to_string());
         write!(out, "{time} {peer} {transport} {method} id={id} {code} {duration_ms:.3}ms ")?;
         write!(out, "in={bytes_in} out={result_bytes}")?;
-        match &self.user {
+        match user {
             Some(user) => writeln!(out, " user={}", bare(user)),
             None => writeln!(out),
         }
@@ -128,45 +93,10 @@ impl CallFields {
         code: Option<i64>,
         result_bytes: usize,
     ) -> std::io::Result<()> {
-        let peer = self.peer.as_deref().map_or_else(|| "null".to_owned(), quoted);
-        let (transport, method) = (self.transport.name(), quoted(&self.method));
-        write!(out, r#"{{"time":"{time}","peer":{peer},"transport":"{transport}","#)?;
-        if let Some(user) = &self.user {
-            write!(out, r#""user":{},"#, quoted(user))?;
-        }
-        write!(out, r#""method":{method},"#)?;
-        match &self.id {
-            None => {}
-            Some(IdField::Json(text)) => write!(out, r#""id":{text},"#)?,
-            Some(IdField::Text(text)) => write!(out, r#""id":{},"#, quoted(text))?,
-        }
+        write!(out, r#"{{"time":"{time}",{}"#, self.source.json_members())?;
         let code = code.map_or_else(|| "null".to_owned(), |code| code.to_string());
         write!(out, r#""code":{code},"duration_ms":{duration_ms:.3},"#)?;
         writeln!(out, r#""bytes_in":{},"bytes_out":{result_bytes}}}"#, self.params_bytes)
-    }
-}
-
-fn peer_of(caller: &Caller) -> Option<String> {
-    match caller.peer {
-        // A proxy seldom names its client's port.
-        Some(Peer::Address(address)) if address.port() == 0 => Some(address.ip().to_string()),
-        Some(Peer::Address(address)) => Some(address.to_string()),
-        Some(Peer::Process { pid, .. }) => Some(format!("pid:{pid}")),
-        _ => None,
-    }
-}
-
-impl IdField {
-    fn new(json: &[u8]) -> Self {
-        if json.starts_with(b"\"") {
-            let text = Reader::new(json).string();
-            return Self::Text(shown(&String::from_utf8_lossy(&text.unescaped())));
-        }
-        let text = String::from_utf8_lossy(json);
-        match text.len() > SHOWN_MAX {
-            true => Self::Text(shown(&text)),
-            false => Self::Json(text.into_owned()),
-        }
     }
 }
 
@@ -188,59 +118,18 @@ fn time_text(unix_time: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// The beginning of a text.
-fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_MAX) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-    }
-}
-
-/// A text as it is, if it cannot be taken for another field, and else quoted.
-fn bare(text: &str) -> Cow<'_, str> {
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'=');
-    match !text.is_empty() && text != "-" && text.bytes().all(is_plain) {
-        true => Cow::Borrowed(text),
-        false => Cow::Owned(quoted(text)),
-    }
-}
-
-/// A JSON string.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => quoted.extend(['\\', letter]),
-            _ if is_unsafe(letter) => quoted += &format!("\\u{:04x}", u32::from(letter)),
-            _ => quoted.push(letter),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
-
-/// Whether a letter may change how a terminal or an editor shows the rest: control characters,
-/// separators of lines, and marks that turn the direction of writing.
-fn is_unsafe(letter: char) -> bool {
-    letter.is_control()
-        || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
-        || matches!(letter, '\u{2066}'..='\u{2069}')
-}
-
 #[cfg(test)]
 mod tests {
+    use ucall_engine::Peer;
+
+    use super::super::source::SHOWN_MAX;
     use super::*;
 
     fn fields(method: &str, id: Option<&[u8]>, user: Option<&str>) -> CallFields {
-        CallFields {
-            peer: Some("127.0.0.1:9".to_owned()),
-            transport: Transport::WebSocket,
-            user: user.map(shown),
-            method: shown(method),
-            id: id.map(IdField::new),
-            params_bytes: 5,
-        }
+        let (peer, user) =
+            (Some(Peer::Address(([127, 0, 0, 1], 9).into())), user.map(str::to_owned));
+        let source = CallSource::new(method.as_bytes(), id, peer, Transport::WebSocket, user, None);
+        CallFields { source, params_bytes: 5 }
     }
 
     fn line(fields: &CallFields, format: LogFormat, code: Option<i64>) -> String {

@@ -6,6 +6,7 @@
 
 mod line;
 mod queue;
+mod source;
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -24,6 +25,7 @@ use crate::counters::Counters;
 use line::CallFields;
 pub use line::LogFormat;
 use queue::LineQueue;
+pub use source::CallSource;
 
 /// The log of one server.
 pub struct AccessLog {

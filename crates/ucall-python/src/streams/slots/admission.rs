@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use ucall_server::Token;
 
-use super::super::call::{CallKey, CallPlace, ItemTarget, StreamCall};
+use super::super::call::{CallKey, CallPlace, NewCall, StreamCall};
 use super::super::state::StreamState;
 use super::objects::Slots;
 use super::table::QueuedCall;
@@ -27,12 +26,11 @@ impl StreamState {
     /// Adds a call to the queue, behind those of its rank. `true` if the generator is to start.
     pub(super) fn enqueue(
         &mut self,
-        token: Token,
-        target: ItemTarget,
+        NewCall { token, target, origin }: NewCall,
         input: Arc<JobInput>,
         rank: Instant,
     ) -> (CallKey, bool) {
-        let call = StreamCall::new(token, CallPlace::Queue);
+        let call = StreamCall::new(token, CallPlace::Queue, origin);
         let free = self.slots.as_mut().and_then(|table| table.free.pop());
         let position = match free {
             Some(position) => position,
@@ -123,7 +121,7 @@ impl StreamState {
             && call.place == CallPlace::Left
             && call.waiting.is_empty()
         {
-            *call = StreamCall::new(key.token, CallPlace::Free);
+            *call = StreamCall::new(key.token, CallPlace::Free, None);
             call.has_ended = true;
             table.free.push(key.position);
         }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use ucall_proto::CallOutcome;
 use ucall_server::WaitsFor;
 
-use super::super::{Stream, StreamedCall};
+use super::super::{NewCall, Stream, StreamedCall};
 use super::step::Enqueued;
 use crate::arguments::Failure;
 use crate::calls::{CallItems, Entry, EntryKind, RetainedParams};
@@ -37,10 +37,12 @@ impl Deferral {
         let (input, state) = self.take_input(functions, &mut start, WaitsFor::Batch);
         let items = CallItems::of(&start);
         let (target, outcome) = (items.target, items.outcome());
+        let origin = Some(start.origin(&functions.contexts).clone());
         let retained = RetainedParams::Input(input.clone());
-        let token = self.insert_call(&functions.timing, start, state, retained);
+        let token = self.insert_call(functions, start, state, retained);
         let stream = self.streams.slots_of(procedure, count);
-        let (key, enqueued) = stream.enqueue(token, target, input, rank);
+        let call = NewCall { token, target, origin };
+        let (key, enqueued) = stream.enqueue(call, input, rank);
         if let Some(call) = self.calls.find(token).and_then(Entry::call) {
             call.items.stream = Some(StreamedCall { stream: stream.clone(), key });
         }

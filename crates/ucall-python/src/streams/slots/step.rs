@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use ucall_server::Token;
 
-use super::super::call::{CallKey, ItemTarget};
+use super::super::call::{CallKey, NewCall};
 use super::super::end::EndType;
 use super::super::state::{Progress, Waiter};
 use super::super::stream::Stream;
@@ -35,13 +35,12 @@ impl Stream {
     /// Adds a call that waits for a slot.
     pub(super) fn enqueue(
         &self,
-        token: Token,
-        target: ItemTarget,
+        call: NewCall,
         input: Arc<JobInput>,
         rank: Instant,
     ) -> (CallKey, Enqueued) {
         let mut state = self.state();
-        let (key, is_first) = state.enqueue(token, target, input, rank);
+        let (key, is_first) = state.enqueue(call, input, rank);
         match is_first {
             true => (key, Enqueued::Start),
             false => (key, Enqueued::Runs(self.wake(&mut state))),
