@@ -234,6 +234,7 @@ def test_hooks_leave_the_auth_of_a_function_as_it_is() -> None:
 
 def test_all_else_asks_the_auth_of_the_server(serve: Serve, tmp_path: Path) -> None:
     server = start(serve, tokens(), keys(), mcp=True, metrics=True)
+    offer_a_prompt(server)
     server.http("/page")(lambda request: "page")
     server.store("kv", tmp_path / "kv")
     url = f"http://127.0.0.1:{server.port}"
@@ -243,7 +244,7 @@ def test_all_else_asks_the_auth_of_the_server(serve: Serve, tmp_path: Path) -> N
         assert {
             client.get(it, headers={"Authorization": "Bearer s3cret"}).status_code for it in pages
         } == {200}
-        assert client.post("/mcp", json={}).status_code == 401
+        assert mcp(client, "prompts/list").status_code == 401
         assert client.get("/healthz").status_code == 200
     with Wire(server.port) as wire:
         for method in ("rpc.discover", "kv.get", "tools/list", "nothing"):
@@ -251,6 +252,85 @@ def test_all_else_asks_the_auth_of_the_server(serve: Serve, tmp_path: Path) -> N
             assert wire_error(server, method) == REFUSED
         wire.send(http(request("nothing"), ALICE))
         assert json.loads(wire.reply()[2])["error"]["code"] == -32601
+
+
+def mcp(client: httpx.Client, method: str, name: str = "", **headers: str) -> httpx.Response:
+    params = {"name": name} if name else {"protocolVersion": "2025-06-18"}
+    document = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return client.post("/mcp", json=document, headers=headers)
+
+
+def offer_a_prompt(server: ucall.Server) -> None:
+    """Has the server answer the methods of prompts, resources and completions."""
+    server.prompt(complete={"item": lambda text: ["tea"]})(prompt)
+    server.resource("note://one", name="note")(lambda: "text")
+
+
+def prompt(item: str) -> str:
+    return item
+
+
+def tool_user(response: httpx.Response) -> Any:
+    """Whom a tool was called by: a user, or the status of what was refused."""
+    if response.status_code != 200:
+        return response.status_code
+    content = response.json()["result"]["content"]
+    return content[0]["text"] if content else None
+
+
+def test_anyone_may_call_a_public_tool(serve: Serve) -> None:
+    server = start(serve, tokens(), keys(), mcp=True)
+    bearer = {"Authorization": "Bearer s3cret"}
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+        assert mcp(client, "initialize").json()["result"]["protocolVersion"] == "2025-06-18"
+        assert mcp(client, "ping").json()["result"] == {}
+        [listed] = mcp(client, "tools/list").json()["result"]["tools"]
+        assert (listed["name"], listed["_meta"]) == ("public", {"x-auth": False})
+        names = ("whoami", "public", "own")
+        anonymous = [tool_user(mcp(client, "tools/call", it)) for it in names]
+        assert anonymous == [401, None, 401]
+        known = [tool_user(mcp(client, "tools/call", it, **bearer)) for it in names]
+        assert known == ["alice", None, 401]
+        carol = [tool_user(mcp(client, "tools/call", it, **{"X-API-Key": "k3y"})) for it in names]
+        assert carol == [401, None, "carol"]
+        refused = mcp(client, "tools/call", "whoami")
+        assert refused.headers["www-authenticate"] == "Bearer"
+        tools = mcp(client, "tools/list", **bearer).json()["result"]["tools"]
+        assert [it["name"] for it in tools] == list(names)
+        assert [it.get("_meta") for it in tools] == [None, {"x-auth": False}, {"x-auth": True}]
+
+
+def test_a_refused_token_is_refused_beside_public_tools(serve: Serve) -> None:
+    server = start(serve, tokens(), keys(), mcp=True)
+    offer_a_prompt(server)
+    wrong = {"Authorization": "Bearer wrong"}
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+        for method in ("initialize", "tools/list", "ping"):
+            response = mcp(client, method, **wrong)
+            assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+        assert tool_user(mcp(client, "tools/call", "public", **wrong)) == 401
+        for method in ("prompts/list", "prompts/get", "resources/list", "completion/complete"):
+            assert mcp(client, method).status_code == 401, method
+
+
+def test_without_a_public_tool_every_request_of_mcp_is_authenticated(serve: Serve) -> None:
+    server = serve(whoami, auth=tokens(), mcp=True)
+    server.add(whoami, "own", auth=keys())
+    server.add(whoami, "public", auth=False, mcp=False)
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+        for method in ("initialize", "tools/list", "server/discover"):
+            assert mcp(client, method).status_code == 401
+        server.add(whoami, "later", auth=False)
+        assert mcp(client, "initialize").status_code == 200
+
+
+def test_a_tool_with_the_name_of_a_method_is_not_public(serve: Serve) -> None:
+    server = start(serve, tokens(), keys(), mcp=True)
+    server.add(whoami, "ping")
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+        assert tool_user(mcp(client, "tools/call", "ping")) == 401
+        bearer = {"Authorization": "Bearer s3cret"}
+        assert tool_user(mcp(client, "tools/call", "ping", **bearer)) == "alice"
 
 
 def wire_error(server: ucall.Server, method: str) -> Any:

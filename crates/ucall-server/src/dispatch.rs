@@ -66,6 +66,8 @@ pub(crate) struct Dispatcher<H: Handler> {
     interceptor: Option<Box<Interceptor>>,
     requires_authentication: bool,
     authentication: CallAuthentication,
+    /// Whether anyone may call some tool of MCP.
+    has_public_tools: bool,
     /// Calls so far.
     pub(crate) calls: u64,
     pub(crate) mcp_calls: McpCalls,
@@ -99,6 +101,7 @@ impl<H: Handler> Dispatcher<H> {
             interceptor: None,
             requires_authentication: false,
             authentication: CallAuthentication::default(),
+            has_public_tools: false,
             calls: 0,
             mcp_calls: McpCalls::default(),
             resource: config.resource.clone(),

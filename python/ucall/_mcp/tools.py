@@ -68,6 +68,8 @@ class Tools:
         #: The functions that clients know the tools of; ``None`` until the server starts.
         self._published: dict[str, Served] | None = None
         self._listed: list[Schema] = []
+        #: What callers see that are not authenticated, if there are any.
+        self._public: list[Schema] = []
         #: The tools, if any of them needs scopes.
         self._scoped: list[Tool] = []
 
@@ -123,6 +125,7 @@ class Tools:
             set_tools(self._registry.core, described)
             self._known, self._published = tools, served
             self._listed = [it.description for it in tools.values()]
+            self._public = [it.description for it in tools.values() if it.served.auth is False]
             has_scopes = any(it.served.scopes for it in tools.values())
             self._scoped = list(tools.values()) if has_scopes else []
         if before is not None:
@@ -137,6 +140,8 @@ class Tools:
         return self._registry.complete({"tools": self._allowed(ctx)}, version, ttl_ms=TTL_MS)
 
     def _allowed(self, ctx: Context) -> list[Schema]:
+        if self._methods.has_auth and ctx.user is None:
+            return self._public
         if not self._scoped:
             return self._listed
         scopes = getattr(ctx.user, "scopes", None)
@@ -181,9 +186,18 @@ class _Describer:
             "inputSchema": inputs,
             **_given("outputSchema", output),
             **_given("annotations", {**rules.annotations, **hints}),
+            **_given("_meta", self._access()),
         }
         text = None if result is None else json.dumps(result, ensure_ascii=False)
         return Tool(self._served, described, form, text, headers)
+
+    def _access(self) -> Schema:
+        """Who may call it, if that is not whoever may call the others: as OpenRPC says it."""
+        served = self._served
+        return {
+            **({} if served.auth is None else {"x-auth": served.auth}),
+            **_given("x-scopes", sorted(served.scopes)),
+        }
 
     def inputs(self) -> tuple[Schema, list[tuple[str, str]]]:
         """The schema of the params, as an object, and those that clients also send as headers.

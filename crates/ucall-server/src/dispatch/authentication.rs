@@ -8,6 +8,7 @@
 //! |---|---|
 //! | calls, over any transport; a WebSocket; a body that is posted to a function | call by call |
 //! | routes, MCP, the Open Inference Protocol | as without such procedures; then call by call |
+//! | MCP without an `Authorization`, if anyone may call a tool | call by call |
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,7 +23,7 @@ use super::{Dispatch, Dispatcher, find_escaped};
 use crate::call_access::CallAccess;
 use crate::caller::{Caller, Transport};
 use crate::handler::Handler;
-use crate::mcp::Tool;
+use crate::mcp::{PUBLIC_METHODS, Tool};
 
 /// The limits of a head that was parsed before.
 const ANY_HEAD: HeadLimits =
@@ -119,6 +120,12 @@ impl<H: Handler> Dispatcher<H> {
     #[cold]
     pub(super) fn update_procedures(&mut self) {
         self.natives.update(self.procedures.natives());
+        let Self { handler, procedures, .. } = &*self;
+        let is_public = |tool: &Tool| {
+            let procedure = procedures.find(tool.method.as_bytes());
+            procedure.is_some_and(|it| handler.access(it) == CallAccess::Public)
+        };
+        self.has_public_tools = procedures.mcp().is_some_and(|table| table.tools().any(is_public));
         let mut procedures = self.procedures.iter();
         if procedures.any(|it| self.handler.access(it) != CallAccess::Authenticated) {
             self.authentication.turn_on();
@@ -151,7 +158,20 @@ impl<H: Handler> Dispatch<'_, H> {
         let admitted = self.dispatcher.handler.authenticate(head, session, self.caller);
         self.caller.peer = peer;
         self.dispatcher.end_child();
-        admitted
+        match admitted {
+            Err(error @ AuthenticationError::Unauthorized) if self.may_be_anonymous(head) => {
+                let outcomes = Mutex::new(vec![(CallAccess::Authenticated, Err(error))]);
+                Ok(Arc::new(Credentials { outcomes, is_of_request: true, head: None }))
+            }
+            admitted => admitted,
+        }
+    }
+
+    /// Whether a request of MCP, whose caller is not known, may call the tools that anyone may. A
+    /// client whose token is refused has to get another one.
+    fn may_be_anonymous(&self, head: Option<&Head<'_>>) -> bool {
+        self.dispatcher.has_public_tools
+            && head.is_some_and(|it| self.serves_mcp(it) && it.header("Authorization").is_none())
     }
 
     /// Whether all that a request does is calls.
@@ -216,7 +236,10 @@ impl<H: Handler> Dispatch<'_, H> {
             _ => Arc::default(),
         };
         if let Some(outcome) = credentials.find(access) {
-            return outcome;
+            let is_public = procedure.is_none()
+                && call.mcp.is_some()
+                && PUBLIC_METHODS.contains(&&*call.method.unescaped());
+            return if is_public { outcome.or_else(|_| Ok(anonymous())) } else { outcome };
         }
         let kept = credentials.head.as_deref().and_then(|it| parse_head(it, &ANY_HEAD).ok()?);
         let head = call.head.or(kept.as_ref());

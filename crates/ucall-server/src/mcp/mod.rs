@@ -20,6 +20,17 @@ pub use schema::ResultSchema;
 /// The path of MCP over HTTP, below those of calls.
 pub(crate) const PATH: &str = "/mcp";
 
+/// What a client without credentials may ask for, if it may call any tool: to learn of the server
+/// and of that tool.
+pub(crate) const PUBLIC_METHODS: [&[u8]; 6] = [
+    b"initialize",
+    b"logging/setLevel",
+    b"notifications/initialized",
+    b"ping",
+    b"server/discover",
+    b"tools/list",
+];
+
 /// How the result of a function becomes that of a tool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ToolForm {
@@ -92,6 +103,10 @@ impl<P> McpTable<P> {
 
     pub(crate) fn tool(&self, name: &[u8]) -> Option<Arc<Tool>> {
         self.tools.get(name).cloned()
+    }
+
+    pub(crate) fn tools(&self) -> impl Iterator<Item = &Tool> {
+        self.tools.values().map(|tool| &**tool)
     }
 
     /// Whether MCP answers a method, or knows it as a notification.
