@@ -29,8 +29,10 @@ pub(super) struct InflatingMessage {
 impl InflatingMessage {
     fn new(kind: MessageKind, mut encoded: Vec<u8>) -> Option<Self> {
         encoded.extend_from_slice(&MESSAGE_TAIL);
-        let coded = CodedBody::of(Decoder::of_deflate()?, encoded);
-        Some(Self { kind, coded, payload: Vec::new(), outline: DocumentOutline::default() })
+        Decoder::of_deflate().map(|decoder| {
+            let coded = CodedBody::of(decoder, encoded);
+            Self { kind, coded, payload: Vec::new(), outline: DocumentOutline::default() }
+        })
     }
 
     /// The bytes of the message that have arrived.

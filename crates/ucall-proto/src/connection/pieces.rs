@@ -162,7 +162,7 @@ impl Framing {
 
 impl CodedBody {
     fn new(coding: Coding) -> Option<Self> {
-        Some(Self::of(Decoder::new(coding)?, Vec::new()))
+        Decoder::new(coding).map(|decoder| Self::of(decoder, Vec::new()))
     }
 
     /// What has arrived for this decoder.
