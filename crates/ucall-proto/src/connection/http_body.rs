@@ -71,7 +71,8 @@ impl Body {
     #[cold]
     pub(super) fn discard(&mut self) -> Option<Box<[u8]>> {
         match mem::take(self) {
-            Self::None | Self::Streamed(_) => None,
+            Self::None => None,
+            Self::Streamed(it) => it.allowed_origin,
             Self::Length(it) => it.allowed_origin,
             Self::Pieces(it) => it.allowed_origin,
         }
@@ -166,7 +167,11 @@ impl PlainConnection {
         rest: &[u8],
         environment: &mut Environment<'_, S>,
     ) -> Step {
-        let bytes_max = http_route::body_bytes_max(head, environment);
+        let mut bytes_max = http_route::body_bytes_max(head, environment);
+        if head.header("Content-Encoding").is_some() && environment.service.streams_body(head) {
+            // It is decoded before it is passed on.
+            bytes_max = bytes_max.min(environment.limits.body_bytes_max);
+        }
         let mut body = match PiecewiseBody::new(head, bytes_max) {
             Ok(body) => body,
             Err(error) => return self.refuse_request(head, &error, environment),
@@ -211,7 +216,7 @@ impl PlainConnection {
     /// Decodes another piece of a body or a message that has arrived.
     pub(super) fn decode_piece<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         if self.is_websocket() {
-            self.inflate_piece(environment);
+            self.inflate_further(environment);
         } else if let Some(body) = self.piecewise_body() {
             match body.decode(environment.limits) {
                 Err(error) => _ = self.refuse_body(&error, environment),

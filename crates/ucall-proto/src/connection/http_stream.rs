@@ -55,7 +55,10 @@ impl PlainConnection {
         let number = CallNumber { request: self.requests + 1, item: 0 };
         let is_last = reply_headers.connection == ConnectionOption::Close;
         let bytes_max = http_route::body_bytes_max(head, environment);
-        self.set_body(StreamedBody { number, framing, bytes_max, received: 0, is_last });
+        let allowed_origin = reply_headers.allowed_origin.map(|it| it.as_bytes().into());
+        let received = 0;
+        let body = StreamedBody { number, framing, bytes_max, received, is_last, allowed_origin };
+        self.set_body(body);
         self.run_streamed_route(head, &reply_headers, environment);
         Some(Step::Consumed(head.len()))
     }

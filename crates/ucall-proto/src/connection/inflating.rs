@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::calls::{RequestContext, run_outlined};
-use super::pieces::CodedBody;
+use super::pieces::{CodedBody, PIECE_BYTES};
 use super::{Drain, Environment, PlainConnection, Protocol};
 use crate::Limits;
 use crate::coding::Decoder;
@@ -77,20 +77,39 @@ impl PlainConnection {
             Some(message) => socket.begin_inflating(message),
             None => return self.refuse_for_memory(environment),
         }
-        self.inflate_piece(environment);
+        if socket.inflated < PIECE_BYTES {
+            self.inflate_piece(environment);
+        }
     }
 
-    /// Decodes the next piece of a message.
-    pub(super) fn inflate_piece<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+    /// Decodes the first piece of a turn.
+    pub(super) fn inflate_further<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         let Protocol::WebSocket(socket) = &mut self.protocol else { return };
-        let Some(message) = &mut socket.inflating else { return };
-        match message.decode(environment.limits) {
-            Err(error) => self.violate(&error, environment),
-            Ok(false) => {}
+        socket.inflated = 0;
+        if self.inflate_piece(environment) && environment.drain == Drain::Refusing {
+            self.write_read_count(environment.out);
+            self.go_away(environment.out);
+        }
+    }
+
+    /// Decodes the next piece of a message. Returns whether it was the last one, and the message
+    /// ran.
+    fn inflate_piece<S: Service>(&mut self, environment: &mut Environment<'_, S>) -> bool {
+        let Protocol::WebSocket(socket) = &mut self.protocol else { return false };
+        let Some(message) = &mut socket.inflating else { return false };
+        let before = message.payload.len();
+        let decoded = message.decode(environment.limits);
+        socket.inflated += message.payload.len() - before;
+        match decoded {
+            Err(error) => {
+                self.violate(&error, environment);
+                false
+            }
+            Ok(false) => false,
             Ok(true) => {
-                if let Some(message) = socket.take_inflated() {
-                    self.run_inflated(*message, environment);
-                }
+                let message = socket.take_inflated();
+                message.into_iter().for_each(|message| self.run_inflated(*message, environment));
+                true
             }
         }
     }
@@ -111,10 +130,6 @@ impl PlainConnection {
             environment.service.share(None);
         } else {
             self.handle_frame(Event::Message { kind, payload: Cow::Owned(payload) }, environment);
-        }
-        if environment.drain == Drain::Refusing {
-            self.write_read_count(environment.out);
-            self.go_away(environment.out);
         }
     }
 }

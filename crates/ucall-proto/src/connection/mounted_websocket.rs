@@ -71,7 +71,10 @@ impl PlainConnection {
         }
         let number = CallNumber { request: self.requests + 1, item: 0 };
         let framing = BodyFraming::Upgrade { accepted_head };
-        self.set_body(StreamedBody { number, framing, received: 0, bytes_max: 0, is_last: true });
+        let (bytes_max, received) = (0, 0);
+        let (is_last, allowed_origin) = (true, None);
+        let body = StreamedBody { number, framing, bytes_max, received, is_last, allowed_origin };
+        self.set_body(body);
         self.run_streamed_route(head, &reply_headers, environment);
         if self.exchanges.is_empty() {
             self.discard_input();

@@ -19,7 +19,7 @@ use crate::http1::{
 use crate::rpc::DocumentOutline;
 
 /// The most that one step decodes.
-const PIECE_BYTES: usize = 64 << 10;
+pub(super) const PIECE_BYTES: usize = 64 << 10;
 /// The most that one step decodes it from: a block without output costs the tables of its code.
 const ENCODED_PIECE_BYTES: usize = 8 << 10;
 /// A body may be decoded to this much whatever its length.

@@ -16,6 +16,8 @@ pub(super) struct StreamedBody {
     pub(super) received: usize,
     /// Whether the connection ends after the body.
     pub(super) is_last: bool,
+    /// The origin that may read its refusal.
+    pub(super) allowed_origin: Option<Box<[u8]>>,
 }
 
 /// Where the body ends.

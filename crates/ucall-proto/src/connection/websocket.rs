@@ -62,6 +62,8 @@ pub(super) struct WebSocket {
     pub(super) bytes_needed: usize,
     /// A compressed message of which a part is not decoded.
     pub(super) inflating: Option<Box<InflatingMessage>>,
+    /// The bytes that were decoded in this turn.
+    pub(super) inflated: usize,
     /// That frame, if it is a long message, once much of it has arrived.
     pub(super) long: Option<Box<LongFrame>>,
     /// Pings since the last byte of the peer.
@@ -285,7 +287,7 @@ impl PlainConnection {
     ) -> usize {
         self.reading.handle(ReadEvent::Run);
         if let Protocol::WebSocket(socket) = &mut self.protocol {
-            socket.pings = 0;
+            (socket.pings, socket.inflated) = (0, 0);
             if socket.mounted.is_some() {
                 return self.process_mounted_frames(bytes, environment);
             }

@@ -131,10 +131,15 @@ pub fn peek_frame(
     input: &[u8],
     text_bytes_max: usize,
 ) -> Result<Option<(usize, PeekedFrame)>, WebSocketError> {
-    let Some(head) = FrameHead::parse::<true>(input)? else { return Ok(None) };
+    let (head, is_compressed) = match FrameHead::parse::<true>(input) {
+        Err(WebSocketError::ReservedBits) => (FrameHead::parse_compressed(input)?, true),
+        parsed => (parsed?, false),
+    };
+    let Some(head) = head else { return Ok(None) };
     let len = head.len.saturating_add(head.payload_len);
     let Some(payload) = input.get(head.len..len) else { return Ok(None) };
     let frame = match head.opcode {
+        _ if is_compressed => PeekedFrame::Other,
         Opcode::Close | Opcode::Ping | Opcode::Pong => PeekedFrame::Control,
         Opcode::Text if head.is_final && payload.len() <= text_bytes_max => {
             let mut text = payload.to_vec();
