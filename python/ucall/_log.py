@@ -83,10 +83,11 @@ class _JsonFormatter(logging.Formatter):
         call: str | None = getattr(record, "ucall_call", None)
         if call is not None and isinstance(record.args, tuple):
             line["message"] = record.args[0]  # Without the call, which has its own members.
-            line |= json.loads(call)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        text = json.dumps(line)
+        # As it is, since an id may be a number that no float is.
+        return text if call is None else f"{text[:-1]}, {call[1:]}"
 
 
 def _printable(line: str) -> str:

@@ -84,6 +84,14 @@ impl Authentication {
         }
     }
 
+    /// The header that identifies a caller, of those that are known to.
+    pub(crate) fn header(&self) -> &str {
+        match self {
+            Self::Keys(keys) => keys.header(),
+            Self::None | Self::Function { .. } => "Authorization",
+        }
+    }
+
     /// Identifies the caller of a request; keys without Python.
     pub(crate) fn authenticate(
         &self,

@@ -350,6 +350,11 @@ impl Handler for Interpreter {
         !matches!(self.authentication, Authentication::None)
     }
 
+    fn has_credentials(&self, head: &Head<'_>) -> bool {
+        let names = ["Authorization", "Cookie", self.authentication.header()];
+        names.iter().any(|name| head.header(name).is_some())
+    }
+
     fn authenticate(
         &mut self,
         head: Option<&Head<'_>>,

@@ -64,6 +64,11 @@ impl Keys {
 }
 
 impl KeyTable {
+    /// The header that has the key, in lower case.
+    pub(crate) fn header(&self) -> &str {
+        &self.header
+    }
+
     fn user_of(&self, value: &str) -> Option<&Arc<Identity>> {
         self.users.get(self.keys.find(value)?)?.as_ref()
     }

@@ -221,6 +221,11 @@ pub trait Handler {
         false
     }
 
+    /// Whether a request has what may identify its caller.
+    fn has_credentials(&self, head: &Head<'_>) -> bool {
+        ["Authorization", "Cookie"].iter().any(|name| head.header(name).is_some())
+    }
+
     /// Authenticates a request; see [`Service::authenticate`](ucall_proto::Service::authenticate).
     fn authenticate(
         &mut self,

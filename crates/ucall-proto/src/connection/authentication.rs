@@ -16,9 +16,10 @@ use std::sync::Arc;
 
 use super::http::{BodyForm, Http};
 use super::{Environment, PlainConnection, Protocol, Step, http_route};
-use crate::http1::{Head, HttpError, Method, ReplyHeaders};
+use crate::http1::{Head, HttpError, Method, ReplyHeaders, parse_head};
 use crate::rpc::{AuthenticationError, CallRefusal, CallerIdentity, RpcError, Service};
 use crate::tls::TlsSession;
+use crate::websocket::Upgrade;
 
 /// Where the reply to a request begins.
 pub(super) enum ReplyStart {
@@ -29,6 +30,25 @@ pub(super) enum ReplyStart {
 }
 
 impl PlainConnection {
+    /// Authenticates a WebSocket for all of its messages, if the service requires that.
+    pub(super) fn authenticate_upgrade<S: Service>(
+        &self,
+        upgrade: &Upgrade<'_>,
+        head: &Head<'_>,
+        environment: &mut Environment<'_, S>,
+    ) -> Result<Option<CallerIdentity>, HttpError> {
+        if !environment.service.requires_authentication() {
+            return Ok(None);
+        }
+        let text = upgrade.authorized_head(head);
+        let authorized = match &text {
+            Some(text) => parse_head(text, &environment.limits.head)?,
+            None => Some(*head),
+        };
+        let identity = environment.service.authenticate(authorized.as_ref(), self.session.as_ref());
+        Ok(Some(identity.map_err(HttpError::from)?))
+    }
+
     /// Handles a request of a service that requires authentication.
     #[inline(never)]
     pub(super) fn handle_authenticated<S: Service>(

@@ -29,7 +29,7 @@ use super::{
     Drain, Environment, LoadState, PlainConnection, Protocol, ReadEvent, Step, WaitState, body_time,
 };
 use crate::Limits;
-use crate::http1::{ErrorBody, Head, HttpError, Target, parse_head};
+use crate::http1::{ErrorBody, Head, HttpError, Target};
 use crate::json::JsonError;
 use crate::rpc::frame::begins_frame;
 use crate::rpc::{
@@ -257,25 +257,6 @@ impl PlainConnection {
             }
             Err(error) => self.refuse_http(&error, ErrorBody::Text, environment),
         })
-    }
-
-    /// Authenticates a WebSocket for all of its messages, if the service requires that.
-    fn authenticate_upgrade<S: Service>(
-        &self,
-        upgrade: &Upgrade<'_>,
-        head: &Head<'_>,
-        environment: &mut Environment<'_, S>,
-    ) -> Result<Option<CallerIdentity>, HttpError> {
-        if !environment.service.requires_authentication() {
-            return Ok(None);
-        }
-        let text = upgrade.authorized_head(head);
-        let authorized = match &text {
-            Some(text) => parse_head(text, &environment.limits.head)?,
-            None => Some(*head),
-        };
-        let identity = environment.service.authenticate(authorized.as_ref(), self.session.as_ref());
-        Ok(Some(identity.map_err(HttpError::from)?))
     }
 
     /// Runs the messages that `bytes` starts with; returns the length of their frames.

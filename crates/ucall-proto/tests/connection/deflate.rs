@@ -240,6 +240,21 @@ fn a_turn_decodes_a_piece_and_nothing_overtakes_it() {
 }
 
 #[test]
+fn a_turn_decodes_about_a_piece_of_many_messages() {
+    let mut driver = socket();
+    let padded = [sum(2), " ".repeat(60_000)].concat();
+    driver.receive(&compressed(padded).repeat(20));
+    let mut answered = frames(&driver.sent_bytes()).len();
+    while driver.connection.is_decoding() {
+        driver.decode_piece();
+        let in_turn = frames(&driver.sent_bytes()).len();
+        assert!(in_turn <= 3, "{in_turn}");
+        answered += in_turn;
+    }
+    assert_eq!(answered, 20);
+}
+
+#[test]
 fn decoding_waits_for_memory() {
     let mut limits = limits();
     (limits.held_bytes_max, limits.body_ratio_max) = (10 << 20, usize::MAX);

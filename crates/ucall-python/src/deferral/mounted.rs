@@ -77,6 +77,10 @@ impl Deferral {
             return Ok(CallOutcome::Done);
         }
         if is_done && exchange.may_fail() {
+            // For tasks that it has started.
+            for future in exchange.disconnect() {
+                self.streams.push_future(future);
+            }
             return Err(Failure::Raised(failure_of(&task)));
         }
         let _reserved = self.calls.budget().reserve_large(body_len);

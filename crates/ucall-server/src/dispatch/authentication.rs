@@ -170,8 +170,9 @@ impl<H: Handler> Dispatch<'_, H> {
     /// Whether a request of MCP, whose caller is not known, may call the tools that anyone may. A
     /// client whose token is refused has to get another one.
     fn may_be_anonymous(&self, head: Option<&Head<'_>>) -> bool {
-        self.dispatcher.has_public_tools
-            && head.is_some_and(|it| self.serves_mcp(it) && it.header("Authorization").is_none())
+        let Dispatcher { handler, has_public_tools, .. } = &*self.dispatcher;
+        *has_public_tools
+            && head.is_some_and(|it| self.serves_mcp(it) && !handler.has_credentials(it))
     }
 
     /// Whether all that a request does is calls.

@@ -22,7 +22,9 @@ pub(crate) const PATH: &str = "/mcp";
 
 /// What a client without credentials may ask for, if it may call any tool: to learn of the server
 /// and of that tool.
-pub(crate) const PUBLIC_METHODS: [&[u8]; 6] = [
+pub(crate) const PUBLIC_METHODS: [&[u8]; 7] = [
+    // To what a public tool asks its caller.
+    ucall_proto::RESPONSE,
     b"initialize",
     b"logging/setLevel",
     b"notifications/initialized",

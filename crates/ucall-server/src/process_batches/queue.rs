@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ucall_engine::WakeFlag;
 
 /// While a process runs one batch, it gets no more of others once it has given back so many.
-const TAKEN_BACK_MAX: usize = 3;
+const RECALLS_MAX: usize = 3;
 /// A process gives back what it has in hand once each process could have ended so many batches.
 const ROUNDS_MAX: usize = 2;
 
@@ -40,7 +40,7 @@ struct Process<J> {
     /// How many batches it has, with those.
     batches: usize,
     /// How many it has given back since it ended one.
-    taken_back: usize,
+    recalls: usize,
     /// How many batches had ended when it got its last one.
     ended_before: usize,
 }
@@ -52,7 +52,7 @@ impl<J> ProcessQueue<J> {
             wake: None,
             assigned: VecDeque::new(),
             batches: 0,
-            taken_back: 0,
+            recalls: 0,
             ended_before: 0,
         };
         Self(Mutex::new(State {
@@ -120,18 +120,18 @@ impl<J> ProcessQueue<J> {
         let is_behind = state.processes.get(process).is_some_and(|it| state.is_behind(it));
         if let Some(process) = state.processes.get_mut(process) {
             process.batches = process.batches.saturating_sub(1);
-            process.taken_back += if is_behind { TAKEN_BACK_MAX } else { 1 };
+            process.recalls += if is_behind { RECALLS_MAX } else { 1 };
         }
         state.waiting.push_front(batch);
         state.assign();
     }
 
     /// A process has given back a batch that is formed again.
-    pub fn taken_back(&self, process: usize) {
+    pub fn recalled(&self, process: usize) {
         let mut state = self.state();
         if let Some(process) = state.processes.get_mut(process) {
             process.batches = process.batches.saturating_sub(1);
-            process.taken_back += 1;
+            process.recalls += 1;
         }
         state.assign();
     }
@@ -156,7 +156,7 @@ impl<J> ProcessQueue<J> {
         state.ended += 1;
         if let Some(process) = state.processes.get_mut(process) {
             process.batches = process.batches.saturating_sub(1);
-            process.taken_back = 0;
+            process.recalls = 0;
         }
         state.assign();
     }
@@ -168,7 +168,7 @@ impl<J> ProcessQueue<J> {
         let mut state = self.state();
         let mut first: VecDeque<J> = unbegun.into();
         if let Some(process) = state.processes.get_mut(process) {
-            (process.wake, process.batches, process.taken_back) = (None, 0, 0);
+            (process.wake, process.batches, process.recalls) = (None, 0, 0);
             first.append(&mut process.assigned);
         }
         if state.is_closed {
@@ -230,7 +230,7 @@ impl<J> Process<J> {
     }
 
     fn has_room(&self, parallel: usize) -> bool {
-        let batches_max = if self.taken_back < TAKEN_BACK_MAX { parallel } else { 1 };
+        let batches_max = if self.recalls < RECALLS_MAX { parallel } else { 1 };
         self.wake.is_some() && self.batches < batches_max
     }
 }
@@ -399,10 +399,10 @@ mod tests {
     fn a_process_that_ends_none_gets_few_batches_again() {
         let queue = queue(1, 2);
         queue.push(0).unwrap();
-        for _ in 0..TAKEN_BACK_MAX {
+        for _ in 0..RECALLS_MAX {
             queue.push(1).unwrap();
             assert_eq!(std::iter::from_fn(|| queue.take(0)).last(), Some(1));
-            queue.taken_back(0);
+            queue.recalled(0);
         }
         queue.push(2).unwrap();
         assert_eq!((queue.take(0), queue.waiting()), (None, 1), "it runs one");

@@ -332,7 +332,7 @@ impl<F: FnOnce(FunctionTimes)> Server<F> {
             let Some(last) = running.pop_back() else { break };
             self.link.send(MessageKind::Recall, last.number, &Encoded::default())?;
             if last.batch.is_outdated() {
-                queue.taken_back(process);
+                queue.recalled(process);
                 last.batch.put_back();
             } else {
                 queue.give_back(process, last.batch);
