@@ -313,6 +313,15 @@ def test_a_refused_token_is_refused_beside_public_tools(serve: Serve) -> None:
             assert mcp(client, method).status_code == 401, method
 
 
+def test_a_refused_key_is_refused_beside_public_tools(serve: Serve) -> None:
+    server = serve(whoami, auth=keys(), mcp=True)
+    server.add(whoami, "public", auth=False)
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+        assert mcp(client, "initialize").status_code == 200
+        for wrong in ({"X-API-Key": "wrong"}, {"Cookie": "session=wrong"}):
+            assert mcp(client, "initialize", **wrong).status_code == 401, wrong
+
+
 def test_without_a_public_tool_every_request_of_mcp_is_authenticated(serve: Serve) -> None:
     server = serve(whoami, auth=tokens(), mcp=True)
     server.add(whoami, "own", auth=keys())
