@@ -368,3 +368,21 @@ def test_concurrent_forms(serve: Serve) -> None:
             return await asyncio.gather(*(post(client, number) for number in range(20)))
 
     assert all(asyncio.run(post_all()))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_contents_in_a_bytearray(serve: Serve, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsers before `multipart` 2 yield those."""
+    import multipart
+
+    class Parser(multipart.PushMultipartParser):  # type: ignore[misc]
+        def parse(self, chunk: bytes) -> Any:
+            for event in super().parse(chunk):
+                yield bytearray(event) if isinstance(event, bytes) else event
+
+    monkeypatch.setattr(multipart, "PushMultipartParser", Parser)
+    server = serve()
+    add_form(server, way)
+    with http_client(server) as client:
+        reply = client.post("/form", data={"a": "1"}, files={"f": ("n", b"\xff", "x/y")})
+    assert reply.json() == {"texts": {"a": ["1"]}, "files": {"f": [["n", "x/y", 1, "\xff"]]}}

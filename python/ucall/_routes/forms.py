@@ -206,7 +206,7 @@ class _MultipartReader:
             for event in self._parser.parse(part):
                 if event is None:
                     self._end_part()
-                elif isinstance(event, bytes):
+                elif isinstance(event, bytes | bytearray):
                     self._take_content(event)
                 else:
                     self._begin_part(event)
@@ -228,7 +228,7 @@ class _MultipartReader:
             self._file = FormFile(segment.filename, segment.content_type or "", spool_bytes)
             self._form.files._add(segment.name, self._file)
 
-    def _take_content(self, content: bytes) -> None:
+    def _take_content(self, content: bytes | bytearray) -> None:
         if self._file is None:
             self._text += content
             self._text_bytes += len(content)
