@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
+import contextlib
 import functools
+import gc
 import gzip
 import random
 import ssl
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -425,3 +429,76 @@ def test_invalid_options() -> None:
     with pytest.raises(ValueError, match="max_body_bytes"):
         server.http("/a", max_body_bytes=0)(lambda request: "")
     ucall.Server(port=0, threads=True).http("/a", stream_body=True)(lambda request: "")
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_wait_that_is_cancelled_loses_nothing(serve: Serve, streams: bool) -> None:
+    parts: list[bytes] = []
+    late, server = threading.Event(), serve()
+
+    async def read(request: HttpRequest) -> str:
+        stream = request.stream()
+        cancelled = asyncio.ensure_future(anext(stream))
+        cancelled.cancel()  # before it has begun
+        with contextlib.suppress(asyncio.CancelledError):
+            await cancelled
+        while True:
+            try:
+                part = await asyncio.wait_for(anext(stream), 0.02)
+            except TimeoutError:
+                late.set()
+            except StopAsyncIteration:
+                break
+            else:
+                parts.append(part)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        return "read"
+
+    server.http("/a", methods=["POST"], stream_body=streams)(read)
+    with Wire(server.port) as wire:
+        wire.send(head(None) + chunk(b"one"))
+        for part in (b"two", b"end"):
+            if streams:
+                late.clear()
+                assert late.wait(20)
+            wire.send(chunk(part))
+        wire.send(b"0\r\n\r\n")
+        assert wire.reply()[2] == b"read"
+    assert b"".join(parts) == b"onetwoend"
+
+
+def test_cancelled_waits_are_forgotten(serve: Serve) -> None:
+    """A function may wait for long, again and again."""
+    waits: list[weakref.ref[Any]] = []
+    tried, server = threading.Event(), serve()
+
+    async def read(request: HttpRequest) -> str:
+        loop, stream = asyncio.get_running_loop(), request.stream()
+        make = loop.create_future
+
+        def create_future() -> Any:
+            future = make()
+            waits.append(weakref.ref(future))
+            return future
+
+        assert await anext(stream) == b"p"
+        for _ in range(50):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(loop, "create_future", create_future)
+                wait = asyncio.ensure_future(anext(stream))
+                await asyncio.sleep(0)
+            wait.cancel()
+            await asyncio.wait([wait])
+        del wait
+        gc.collect()
+        left = builtins.sum([it() is not None for it in waits])
+        tried.set()
+        return f"{len(waits) >= 50} {left} {(await anext(stream)).decode()}"
+
+    server.http("/a", methods=["POST"], stream_body=True)(read)
+    with Wire(server.port) as wire:
+        wire.send(head(None) + chunk(b"p"))
+        assert tried.wait(20)
+        wire.send(chunk(b"art") + b"0\r\n\r\n")
+        assert wire.reply()[2] == b"True 0 art"

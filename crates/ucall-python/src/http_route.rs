@@ -221,9 +221,9 @@ impl HttpRequest {
     fn stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let module = py.import(intern!(py, "ucall._routes.streaming"))?;
         let name = match (&self.body, self.is_async) {
-            (Body::Arriving(_), true) => intern!(py, "arriving_later"),
+            (Body::Arriving(_), true) => intern!(py, "AsyncArriving"),
             (Body::Arriving(_), false) => intern!(py, "arriving"),
-            (_, true) => intern!(py, "whole_later"),
+            (_, true) => intern!(py, "AsyncWhole"),
             (_, false) => intern!(py, "whole"),
         };
         match &self.body {

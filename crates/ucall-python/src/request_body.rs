@@ -228,4 +228,13 @@ impl BodyReceiver {
         self.0.state().waiting.push(future.clone().unbind());
         future
     }
+
+    /// Drops a future of `complete_later`, whose task waits no more.
+    fn forget(&self, future: &Bound<'_, PyAny>) {
+        let mut state = self.0.state();
+        let at = state.waiting.iter().position(|waiting| waiting.is(future));
+        let forgotten = at.map(|at| state.waiting.swap_remove(at));
+        drop(state); // The lock is not held while Python drops it.
+        drop(forgotten);
+    }
 }
