@@ -132,6 +132,8 @@ class HTTPError(ConnectionError):
     text: str
     retry_after_s: int | None
     location: str | None
+    #: Whether the request was compressed.
+    _was_compressed: bool = False
 
     def __init__(
         self,

@@ -6,12 +6,14 @@ import gzip
 import json
 import pickle
 import subprocess
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import forking
 import httpx
 import numpy
+import part_frames
 import pytest
 from both_clients import NewClient
 from scripted import Peer, http_reply, result, scripted
@@ -59,6 +61,8 @@ class Recorder:
 
     def __init__(self, url: str, status: str | None = None) -> None:
         self.url, self.status = url, status
+        #: Refuses requests that are not compressed.
+        self.plain_status: str | None = None
         self.codings: list[str | None] = []
         self.accepted: list[str | None] = []
 
@@ -69,8 +73,8 @@ class Recorder:
             coding = headers.get("content-encoding")
             self.codings.append(coding)
             self.accepted.append(headers.get("accept-encoding"))
-            if coding and self.status:
-                peer.send(http_reply(b"", "Connection: close", status=self.status))
+            if status := self.status if coding else self.plain_status:
+                peer.send(http_reply(b"", "Connection: close", status=status))
                 return
             kept = {"accept": headers.get("accept", "*/*"), "accept-encoding": "identity"}
             kept["content-type"] = headers["content-type"]
@@ -230,6 +234,83 @@ def test_a_refused_request_is_sent_again(serve: Serve, new_client: NewClient, st
                     recorder.codings.clear()
                     call(client)
                     assert (recorder.codings == [None]) == is_remembered
+
+
+@pytest.mark.parametrize("kind", ["call", "notification", "batch", "stream"])
+@pytest.mark.parametrize("status", ["413 Content Too Large", "415 Unsupported Media Type"])
+def test_a_request_that_was_not_compressed_is_not_sent_again(
+    serve: Serve, new_client: NewClient, status: str, kind: str
+) -> None:
+    """Though others to the address were, and its 415 says nothing of the coding."""
+    recorder = Recorder(f"http://127.0.0.1:{compressing(serve).port}")
+
+    def send(client: Any, text: str) -> None:
+        if kind == "call":
+            assert client.size(text).json == len(text)
+        elif kind == "notification":
+            client.notify("size", text)
+        elif kind == "batch":
+            with client.batch() as batch:
+                batch.size(text)
+        else:
+            list(client.stream.numbers(len(text)))
+
+    with scripted(recorder) as relay:
+        uri = f"http://127.0.0.1:{relay.port}"
+        for uris in (uri, [uri]) if kind != "stream" else (uri,):
+            with new_client(uris, compression=LENGTHS) as client:
+                assert client.size(TEXT).json == len(TEXT)
+                recorder.codings.clear()
+                recorder.plain_status = status
+                with pytest.raises(ucall.HTTPError, match=status):
+                    send(client, "short")
+                assert recorder.codings == [None]
+                recorder.plain_status = None
+                assert client.size(TEXT).json == len(TEXT)
+                assert recorder.codings == [None, "zstd"]
+
+
+def test_an_array_that_is_refused_says_nothing_of_the_coding(
+    new_client: NewClient,
+) -> None:
+    """The server has been replaced by one that takes no frames."""
+    array = numpy.arange(30_000, dtype="float64")
+    took: list[str] = []
+    is_old = threading.Event()
+
+    def script(peer: Peer) -> None:
+        while True:
+            body = peer.http_request()
+            headers = headers_of(peer.head)
+            is_frame = headers["content-type"] != "application/json"
+            if is_frame and is_old.is_set():
+                took.append("refused")
+                reply = http_reply(b"", "Connection: close", status="415 Unsupported Media Type")
+                return peer.send(reply)
+            coding = headers.get("content-encoding")
+            took.append(coding or ("frame" if is_frame else "json"))
+            id = 1
+            if is_frame and not coding:
+                document, _ = part_frames.parse(body)
+                id = document["id"]
+            peer.send(http_reply(result(3, id)))
+
+    with scripted(script) as server:
+        uri = f"http://127.0.0.1:{server.port}"
+        for uris in (uri, [uri]):
+            is_old.clear()
+            with new_client(uris, compression=LENGTHS) as made:
+                client = made.with_options(id=1)
+                assert client.f(array).json == 3
+                assert client.f(TEXT).json == 3
+                assert took[-2:] == ["frame", "zstd"]
+                took.clear()
+                is_old.set()
+                assert client.f(array).json == 3
+                # It was asked, and got JSON, which is compressed as before.
+                assert took == ["refused", "refused", "zstd"]
+                assert client.f(TEXT).json == 3
+                assert took[-1] == "zstd"
 
 
 def test_a_refused_stream_is_sent_again(serve: Serve, new_client: NewClient) -> None:

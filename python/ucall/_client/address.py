@@ -138,7 +138,9 @@ class Address:
         """Whether a call may have failed because it was compressed, so that it is sent again as it
         is. Nothing of it was run."""
         codings = self.codings
-        return codings is not None and isinstance(error, HTTPError) and codings.refuse(error.status)
+        if codings is None or not isinstance(error, HTTPError) or not error._was_compressed:
+            return False
+        return codings.refuse(error.status)
 
     @property
     def connect_host(self) -> str:

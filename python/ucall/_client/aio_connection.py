@@ -19,6 +19,7 @@ from ucall._client.sockets import (
     closed_error,
     inherited_error,
     not_sent,
+    note_coding,
 )
 from ucall._client.websocket import (
     NORMAL_CLOSE,
@@ -159,8 +160,9 @@ class HttpConnection(AsyncConnection):
             reply.check_answers(request)
             self._used_at = time.monotonic()
             return reply
-        except BaseException:
+        except BaseException as error:
             self.abort()
+            note_coding(error, request)
             raise
         finally:
             self._waiter = None

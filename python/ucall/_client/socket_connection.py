@@ -19,6 +19,7 @@ from ucall._client.sockets import (
     is_deadline,
     late_error,
     left_to_send,
+    note_coding,
 )
 from ucall.errors import ConnectionError
 
@@ -98,6 +99,7 @@ class SocketConnection:
         except BaseException as error:
             self.close()
             failure = _failure(error, timeout)
+            note_coding(failure, request)
             if isinstance(failure, Exception):
                 failure = self._drain.marked(failure, self._requests_sent)
             raise failure from None

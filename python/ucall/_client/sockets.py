@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 from ucall._client.address import Address
 from ucall._client.deadline import Deadline
 from ucall._client.happy_eyeballs import attempts, literal
-from ucall.errors import ConnectionError, TimeoutError
+from ucall.errors import ConnectionError, HTTPError, TimeoutError
 
 if TYPE_CHECKING:
     import ssl
 
     from ucall._client.tls_socket import TlsSocket
-    from ucall._core import Reply
+    from ucall._core import Reply, Request
 
 __all__ = [
     "Deadline",
@@ -34,6 +34,7 @@ __all__ = [
     "late_error",
     "left_to_send",
     "not_sent",
+    "note_coding",
     "timeout_error",
 ]
 
@@ -146,6 +147,12 @@ def not_sent(error: ErrorT) -> ErrorT:
     """Marks an exception: the server has not read the request, so the call has not run."""
     error.may_have_run = False  # type: ignore[attr-defined]
     return error
+
+
+def note_coding(error: BaseException, request: Request) -> None:
+    """Marks the exception of a status whose request was compressed."""
+    if isinstance(error, HTTPError):
+        error._was_compressed = request.is_compressed
 
 
 def left_to_send(deadline: Deadline) -> float | None:

@@ -16,7 +16,7 @@ from ucall._client.backoff import Backoff
 from ucall._client.blocking import result_of, run
 from ucall._client.inbox import Inbox
 from ucall._client.response import Reading, Response
-from ucall._client.sockets import Deadline, closed_error, not_sent, timeout_error
+from ucall._client.sockets import Deadline, closed_error, not_sent, note_coding, timeout_error
 from ucall.errors import ConnectionError, TimeoutError
 
 if TYPE_CHECKING:
@@ -233,6 +233,7 @@ class HttpSource:
         try:
             message: Message = await self._connection.next(deadline)
         except ConnectionError as error:
+            note_coding(error, self._request)
             if not self._options.address.refuses_coding(error):
                 raise
             message = await self._next_without_coding(deadline)

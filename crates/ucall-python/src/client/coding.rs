@@ -20,8 +20,6 @@ const UNSUPPORTED_MEDIA_TYPE: u16 = 415;
 #[derive(Debug)]
 pub(crate) struct CodingSupport {
     lengths: Compression,
-    /// Whether a request was compressed.
-    is_used: AtomicBool,
     /// Whether the server does not take the coding.
     is_refused: AtomicBool,
 }
@@ -40,21 +38,20 @@ impl CodingSupport {
         Self::of(self.lengths)
     }
 
-    /// Takes the status of a reply. Returns whether the coding of the request may be its reason.
-    /// 415 says that the server does not take it, so no later request is compressed; 413 is also
-    /// that of a body which expands too much.
+    /// Takes the status of a reply to a compressed request. Returns whether the coding may be its
+    /// reason. 415 says that the server does not take it, so no later request is compressed; 413 is
+    /// also that of a body which expands too much.
     fn refuse(&self, status: u16) -> bool {
         if status == UNSUPPORTED_MEDIA_TYPE {
             self.is_refused.store(true, Ordering::Relaxed);
         }
-        let is_refusal = matches!(status, PAYLOAD_TOO_LARGE | UNSUPPORTED_MEDIA_TYPE);
-        is_refusal && self.is_used.load(Ordering::Relaxed)
+        matches!(status, PAYLOAD_TOO_LARGE | UNSUPPORTED_MEDIA_TYPE)
     }
 }
 
 impl CodingSupport {
     fn of(lengths: Compression) -> Self {
-        Self { lengths, is_used: AtomicBool::new(false), is_refused: AtomicBool::new(false) }
+        Self { lengths, is_refused: AtomicBool::new(false) }
     }
 
     /// The compressed document, and the header that says so; `None` if it is sent as it is.
@@ -70,7 +67,6 @@ impl CodingSupport {
         if body.len() >= document.len() || document.len() / RATIO_MAX > body.len() {
             return None;
         }
-        self.is_used.store(true, Ordering::Relaxed);
         Some((body, format!("\r\nContent-Encoding: {}", CODING.name())))
     }
 }

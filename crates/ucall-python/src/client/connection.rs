@@ -179,18 +179,26 @@ impl ClientConnection {
                 {
                     return Ok(None);
                 }
-                Err(fault) => return Err(self.error_of(py, fault, progress.sent)),
+                Err(fault) => return Err(self.error_of(py, fault, &progress)),
             }
         }
     }
 
-    /// The exception of an exchange. It says if the server cannot have read the request.
+    /// The exception of an exchange. It says if the server cannot have read the request, and if
+    /// what it refuses is compressed.
     #[cold]
-    fn error_of(&self, py: Python<'_>, fault: ClientFault, sent: usize) -> PyErr {
+    fn error_of(&self, py: Python<'_>, fault: ClientFault, progress: &Progress<'_>) -> PyErr {
+        let is_unread =
+            progress.sent == 0 || self.drain.read.is_some_and(|read| read < self.requests);
+        let refuses_compressed =
+            progress.request.is_compressed && matches!(fault, ClientFault::Http(..));
         let error = fault.into_error(py);
-        if sent == 0 || self.drain.read.is_some_and(|read| read < self.requests) {
-            let marked = error.value(py).setattr("may_have_run", false);
-            return marked.map_or_else(|failed| failed, |()| error);
+        let marks =
+            [("may_have_run", is_unread, false), ("_was_compressed", refuses_compressed, true)];
+        for (name, applies, value) in marks {
+            if applies && let Err(failed) = error.value(py).setattr(name, value) {
+                return failed;
+            }
         }
         error
     }

@@ -38,6 +38,8 @@ pub(crate) struct Request {
     pub(super) expected: Expected,
     /// Of a request that is a frame.
     pub(super) frame: Option<Box<Frame>>,
+    /// Whether its body is in a coding.
+    pub(super) is_compressed: bool,
 }
 
 impl Request {
@@ -99,6 +101,12 @@ impl Request {
     #[getter]
     fn is_notification(&self) -> bool {
         self.expects_nothing()
+    }
+
+    /// Whether its body is in a coding.
+    #[getter]
+    fn is_compressed(&self) -> bool {
+        self.is_compressed
     }
 
     /// A view of its bytes, which are joined if they are in several places.

@@ -260,7 +260,8 @@ impl RequestWriter {
         let document = self.head_bytes(head_end)..data.len();
         let Some(head) = &self.head else {
             data.push(b'\n');
-            return Request { data, start: 0, document, timeout, expected, frame: None };
+            let (start, frame, is_compressed) = (0, None, false);
+            return Request { data, start, document, timeout, expected, frame, is_compressed };
         };
         if self.coding.is_some()
             && let Some(text) = data.get(document.clone())
@@ -278,7 +279,7 @@ impl RequestWriter {
                 position.copy_from_slice(part);
             }
         }
-        Request { data, start, document, timeout, expected, frame: None }
+        Request { data, start, document, timeout, expected, frame: None, is_compressed: false }
     }
 
     /// The request of a document that is compressed; `None` if it is sent as it is. It is a frame
@@ -315,7 +316,8 @@ impl RequestWriter {
             Box::new(Frame { parts, attached: Vec::new(), is_provisional: false })
         });
         let expected = expected.clone();
-        Some(Request { data, start: 0, document, timeout: 0..0, expected, frame })
+        let (start, timeout, is_compressed) = (0, 0..0, true);
+        Some(Request { data, start, document, timeout, expected, frame, is_compressed })
     }
 
     #[inline(never)]
@@ -407,12 +409,13 @@ impl RequestWriter {
                 data.push(b'\n');
             }
             let timeout = absolute(&timeout, start);
-            return Request { data, start: 0, document, timeout, expected, frame: None };
+            let (start, frame, is_compressed) = (0, None, false);
+            return Request { data, start, document, timeout, expected, frame, is_compressed };
         };
         let (document, attached) = body.write(&mut data, document, &parts);
         let timeout = absolute(&timeout, document.start);
         let frame = Some(Box::new(Frame { parts, attached, is_provisional: false }));
-        Request { data, start: 0, document, timeout, expected, frame }
+        Request { data, start: 0, document, timeout, expected, frame, is_compressed: false }
     }
 
     fn params(

@@ -119,6 +119,7 @@ impl SharedMemory {
             timeout,
             expected: request.expected.clone(),
             frame: None,
+            is_compressed: false,
         })
     }
 
