@@ -206,7 +206,11 @@ def test_every_array_comes_back(
 
 def compare(back: numpy.ndarray, array: numpy.ndarray, is_batch: bool = False) -> None:
     assert back.shape == array.shape
-    assert back.tobytes() == array.astype(back.dtype).tobytes()
+    expected = array.astype(back.dtype)
+    if back.dtype.char in "gG":  # Some of their bytes have no meaning.
+        assert numpy.array_equal(back, expected, equal_nan=True)
+    else:
+        assert back.tobytes() == expected.tobytes()
     assert back.flags.writeable and back.flags.aligned
     # Batches are stacked, in the order of this machine.
     if not is_batch:

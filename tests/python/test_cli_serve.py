@@ -88,7 +88,7 @@ def test_control_characters_in_log_records_are_escaped(
             process.terminate()
         log = process.stderr.read().decode()
     first, *others = log.split("\n")
-    assert first.endswith(" ERROR ucall: fail raised")
+    assert first.endswith(" ERROR ucall: fail raised (- tcp id=1)")
     assert f"  ValueError: a\\x1b[2Jb\\r\n  {forged}\\u2028c\\x9bd\tё\n" in log
     assert others[0] == "  Traceback (most recent call last):"
     assert not any(line.startswith(forged) for line in others)

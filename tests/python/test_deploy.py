@@ -212,7 +212,9 @@ def test_the_health_check_of_compose_is_that_of_the_command() -> None:
 
 
 def test_the_container_serves_the_example_of_the_page() -> None:
-    assert (ROOT / "deploy" / "app.py").read_text(encoding="utf-8") == block("python")
+    assert (ROOT / "deploy" / "app.py").read_text(encoding="utf-8") == block("python").removeprefix(
+        "# app.py\n"
+    )
 
 
 @pytest.mark.parametrize("page", ["SECURITY.md", "docs/deploy.md", "docs/scale.md", "docs/nats.md"])
