@@ -73,14 +73,14 @@ def pytest(options: list[str], tests: Iterable[str] = ()) -> tuple[int, list[str
 
 
 def run_cargo(arguments: list[str]) -> int:
-    options = [it for it in arguments if it not in ("--workspace", "--all-targets")]
-    options = [it for it in options if not it.startswith(("--exclude=", "--package="))]
+    # The packages stay, because features may be those of others. A target's name selects it.
+    options = [it for it in arguments if it != "--all-targets"]
     code, failed = cargo([*arguments, "--no-fail-fast"])
     if code == 0 or not failed:
         return code
     commands: dict[str, list[str]] = {}
     for target, tests in failed.items():
-        again = [*options, *target.split()]
+        again = [*options, *re.sub(r"-p \S+ ?", "", target).split()]
         for test in tests:
             commands[f"{target} {test}"] = [*again, "--", "--exact", test]
         if not tests:  # Its process died.

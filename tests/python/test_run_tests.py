@@ -132,13 +132,18 @@ def test_it(n):
 @pytest.mark.skipif(not shutil.which("cargo"), reason="needs cargo")
 @pytest.mark.parametrize("times", [0, 3])
 def test_rust(tmp_path: Path, times: int) -> None:
-    (tmp_path / "Cargo.toml").write_text('[package]\nname = "it"\nedition = "2024"\n')
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "lib.rs").write_text(RUST.replace("ALWAYS", str(times)))
-    code, output = _run(tmp_path, "cargo", "--offline", "--workspace")
-    assert code == (1 if times else 0), output
-    assert _flaky(tmp_path) == {"--lib tests::once": 1}, output
-    assert ("FAILED 3 times: --lib tests::always" in output) == bool(times)
+    package = '[package]\nname = "{}"\nedition = "2024"\n'
+    (tmp_path / "Cargo.toml").write_text(package.format("it") + '[workspace]\nmembers = ["other"]')
+    for folder, code in (("src", RUST.replace("ALWAYS", str(times))), ("other/src", "")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "lib.rs").write_text(code)
+    # Features of one package.
+    other = package.format("other") + "[features]\nfull = []\n"
+    (tmp_path / "other" / "Cargo.toml").write_text(other)
+    status, output = _run(tmp_path, "cargo", "--offline", "--workspace", "--features=full")
+    assert status == (1 if times else 0), output
+    assert _flaky(tmp_path) == {"-p it --lib tests::once": 1}, output
+    assert ("FAILED 3 times: -p it --lib tests::always" in output) == bool(times)
     assert len((tmp_path / "once").read_text()) == 2
 
 

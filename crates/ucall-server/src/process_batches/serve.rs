@@ -114,7 +114,11 @@ pub fn serve_process(
         let unbegun = queue.set_lost(process, Vec::new());
         return Left { end: ProcessEnd::Died, was_ready: false, begun: Vec::new(), unbegun };
     };
-    let end = server.serve(queue, process, exit, &mut running);
+    let end = match server.serve(queue, process, exit, &mut running) {
+        // It has ended because of that.
+        ProcessEnd::Died if queue.is_closed() => ProcessEnd::Closed,
+        end => end,
+    };
     let mut unbegun = VecDeque::new();
     while !running.is_empty() && server.peer.try_acquire() {
         unbegun.extend(running.pop_back());
