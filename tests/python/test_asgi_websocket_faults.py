@@ -130,6 +130,25 @@ def test_messages_out_of_order(engine: str, messages: list[dict[str, Any]], prob
     assert problem in str(raised)
 
 
+def test_tasks_of_an_application_that_raises_at_once_hear_of_the_end(engine: str) -> None:
+    received: list[str] = []
+    tasks = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        async def read() -> None:
+            while received[-1:] != ["websocket.disconnect"]:
+                received.append((await receive())["type"])
+
+        assert scope["type"] == "websocket"
+        tasks.append(asyncio.create_task(read()))
+        raise ValueError
+
+    with mounted(engine, app) as server, Wire(server.port) as wire:
+        wire.send(UPGRADE)
+        assert wire.reply()[0] == 500
+        assert eventually(lambda: received == ["websocket.connect", "websocket.disconnect"])
+
+
 def test_a_websocket_that_is_never_accepted(engine: str) -> None:
     cancelled = []
 

@@ -313,6 +313,14 @@ def test_a_refused_token_is_refused_beside_public_tools(serve: Serve) -> None:
             assert mcp(client, method).status_code == 401, method
 
 
+def test_an_answer_to_a_public_tool_needs_no_credentials(serve: Serve) -> None:
+    server = start(serve, tokens(), keys(), mcp=True)
+    answer = {"jsonrpc": "2.0", "id": "no question", "result": {}}
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+        known = client.post("/mcp", json=answer, headers={"Authorization": "Bearer s3cret"})
+        assert client.post("/mcp", json=answer).status_code == known.status_code != 401
+
+
 def test_a_refused_key_is_refused_beside_public_tools(serve: Serve) -> None:
     server = serve(whoami, auth=keys(), mcp=True)
     server.add(whoami, "public", auth=False)

@@ -181,6 +181,17 @@ def test_what_callers_send_is_escaped(serve_once: Serve, records: Records) -> No
     assert line["id"] == hostile
 
 
+def test_an_id_that_is_no_float_is_shown_as_it_is(serve_once: Serve, records: Records) -> None:
+    server = serve_once(fail)
+    with Wire(server.port) as wire:
+        wire.send(b'{"jsonrpc":"2.0","method":"fail","id":1e999}')
+        wire.message()
+    [record] = records()
+    line = _log._JsonFormatter().format(record)
+    assert '"id":1e999' in line and "Infinity" not in line
+    assert json.loads(line)["message"] == "fail raised"
+
+
 def test_a_notification_has_no_id(serve_once: Serve, records: Records) -> None:
     server = serve_once(fail)
     with Client(port=server.port) as client:

@@ -208,6 +208,18 @@ def test_the_limit_of_a_body(serve: Serve, way: str, own: int | None) -> None:
         assert wire.reply()[0] == 413
 
 
+@pytest.mark.parametrize("way", STREAMING)
+def test_a_compressed_body_has_the_limit_of_the_server(serve: Serve, way: str) -> None:
+    """It is decoded before the function gets it."""
+    server, reader = serve(sum, max_body_bytes=100_000), Reader()
+    reader.add(server, way, max_body_bytes=1_000_000)
+    with http_client(server) as client:
+        for size, status in ((100_000, 200), (100_001, 413)):
+            body = gzip.compress(random.Random(size).randbytes(size).hex()[:size].encode())
+            packed = {"Content-Encoding": "gzip"}
+            assert client.post("/a", content=body, headers=packed).status_code == status
+
+
 @pytest.mark.parametrize("own", [9, 200])
 def test_the_limit_of_a_whole_body(serve: Serve, own: int) -> None:
     server = serve(max_body_bytes=100)

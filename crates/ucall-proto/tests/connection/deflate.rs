@@ -7,6 +7,7 @@ use flate2::{Decompress, FlushDecompress};
 use ucall_proto::{Compression, Limits, NextAction};
 
 use crate::harness::{Driver, later, sum, sum_reply};
+use crate::items::{cancel, cancelled, stream};
 use crate::websocket::{CLOSE, PING, frame, message, upgrade};
 
 const TEXT: u8 = 0x81;
@@ -252,6 +253,17 @@ fn a_turn_decodes_about_a_piece_of_many_messages() {
         answered += in_turn;
     }
     assert_eq!(answered, 20);
+}
+
+#[test]
+fn what_is_urgent_gets_through_compressed_messages_that_wait() {
+    let mut limits = limits();
+    limits.connection_calls_max = 1;
+    let mut driver = socket_with(limits, OFFER);
+    driver.receive(&message(stream(1, "1")));
+    driver.receive(&[compressed(sum(2)), frame(PING, "p"), message(cancel("1"))].concat());
+    let payloads: Vec<Vec<u8>> = frames(&driver.sent_bytes()).into_iter().map(|it| it.1).collect();
+    assert_eq!(payloads, ["p".into(), cancelled("1").into_bytes(), sum_reply(2).into_bytes()]);
 }
 
 #[test]
