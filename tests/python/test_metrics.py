@@ -30,7 +30,7 @@ from harness import HOST, Wire, eventually, request
 from harness import http as http_request
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference-metrics.md").read_text(encoding="utf-8")
 OPEN_METRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3"
 DURATION = "rpc_server_call_duration_seconds"
 
