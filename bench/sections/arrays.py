@@ -43,7 +43,7 @@ from bench.suite.array_contenders import (
 )
 from bench.suite.servers import served
 
-PAGE = ROOT / "docs/arrays.md"
+PAGE = ROOT / "docs/benchmarks-arrays.md"
 PARTS = ("small", "medium", "large", "shared", "models")
 ROUNDS = 9
 OPTIONS = {
