@@ -56,10 +56,7 @@ PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - GENERATED
 #: Pages whose examples use names of their other examples.
 SHARING = {
     "asgi.md",
-    "coming-from-fastapi.md",
-    "compression.md",
     "hooks.md",
-    "http.md",
 }
 #: In place of packages that are not installed.
 STAND_INS = Path(__file__).parent / "stand_ins"
