@@ -54,7 +54,7 @@ pub struct BatchLimits {
     /// Calls in one batch.
     pub size_max: usize,
     /// How long a call waits for others while a batch could start. Calls that are expected to
-    /// return may be waited for beyond it, for at most half the time of a batch.
+    /// return may be waited for beyond it, for at most the time of a batch.
     pub wait_max: Duration,
     /// Batches that run at once.
     pub running_max: usize,

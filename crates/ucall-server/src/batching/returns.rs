@@ -14,6 +14,10 @@ const LEARNING_MIN: f64 = 1.0 / 8.0;
 /// Callers in a loop have returned before this part of the time in which they are counted. Later
 /// arrivals are those that come at random, for whom no wait pays.
 const WINDOW_PART_MAX: f64 = 0.9;
+/// Callers who have returned, from which the pace of the others is told.
+const PACE_MIN: usize = 2;
+/// How much longer than at that pace the last may take.
+const PACE_MARGIN: f64 = 1.25;
 /// Deviations beyond the mean at which the last caller has probably returned.
 const DEVIATIONS: f64 = 3.0;
 
@@ -22,6 +26,14 @@ const DEVIATIONS: f64 = 3.0;
 pub(super) struct Returns {
     /// Batches whose callers may still return, the oldest first.
     cohorts: VecDeque<Cohort>,
+    /// What was learned from batches of up to 1, 3, 7 … calls: the last of many callers returns
+    /// later than the last of few.
+    learned: Vec<Learned>,
+}
+
+/// How the callers of a batch return.
+#[derive(Clone, Copy, Default, Debug)]
+struct Learned {
     /// The share of callers that return.
     share: f64,
     /// Seconds until the last of them has: the mean, and the mean deviation.
@@ -57,11 +69,11 @@ pub(super) enum Arrival {
 }
 
 impl Returns {
-    /// The callers of a batch have their replies. They may return for half the time that it took:
-    /// a longer wait would cost more than it could save.
+    /// The callers of a batch have their replies. They may return for the time that it took: a
+    /// longer wait would cost more than it could save.
     pub(super) fn batch_ended(&mut self, size: usize, now: Instant, took: Duration) {
         self.learn_until(now);
-        let until = now + took / 2;
+        let until = now + took;
         self.cohorts.push_back(Cohort { ended: now, until, size, arrived: 0, last: now });
     }
 
@@ -89,14 +101,19 @@ impl Returns {
     }
 
     fn expected_of(&self, cohort: &Cohort, now: Instant) -> Option<Expected> {
-        let returning = self.share * cohort.size as f64;
+        let learned = self.learned.get(range_of(cohort.size))?;
+        let returning = learned.share * cohort.size as f64;
         let window = cohort.until.saturating_duration_since(cohort.ended).as_secs_f64();
-        if self.last + 2.0 * self.deviation > WINDOW_PART_MAX * window {
+        if learned.last + 2.0 * learned.deviation > WINDOW_PART_MAX * window {
             return None;
         }
-        let span = (self.last + DEVIATIONS * self.deviation).max(1e-6);
-        // As if they came evenly: late in the span few are still to come.
         let passed = now.saturating_duration_since(cohort.ended).as_secs_f64();
+        let mut span = (learned.last + DEVIATIONS * learned.deviation).max(1e-6);
+        if cohort.arrived >= PACE_MIN {
+            // Those before may have been held up by a batch that ran.
+            span = span.min(PACE_MARGIN * passed * returning / cohort.arrived as f64);
+        }
+        // As if they came evenly: late in the span few are still to come.
         let late = returning * (1.0 - passed / span);
         let calls = late.min(returning - cohort.arrived as f64);
         if calls < CALLS_MIN {
@@ -114,11 +131,19 @@ impl Returns {
         {
             let share = cohort.arrived as f64 / cohort.size.max(1) as f64;
             let last = cohort.last.saturating_duration_since(cohort.ended).as_secs_f64();
-            self.learn(share, last);
+            let range = range_of(cohort.size);
+            if self.learned.len() <= range {
+                self.learned.resize(range + 1, Learned::default());
+            }
+            if let Some(learned) = self.learned.get_mut(range) {
+                learned.learn(share, last);
+            }
             self.cohorts.pop_front();
         }
     }
+}
 
+impl Learned {
     fn learn(&mut self, share: f64, last: f64) {
         self.samples = self.samples.saturating_add(1);
         let part = (1.0 / f64::from(self.samples)).max(LEARNING_MIN);
@@ -130,4 +155,9 @@ impl Returns {
             self.last += part * (last - self.last);
         }
     }
+}
+
+/// The number of the range of a size.
+fn range_of(size: usize) -> usize {
+    size.max(1).ilog2() as usize
 }

@@ -107,13 +107,13 @@ impl Model {
         }
     }
 
-    /// Nothing runs and calls wait: for no longer than the rules and half a batch.
+    /// Nothing runs and calls wait: for no longer than the rules and a batch.
     fn check_wait(&self) {
         let due = self.batcher.due().expect("calls wait for a moment");
         assert!(due > self.now);
         let oldest = self.waiting.values().map(|waiting| waiting.since).min().unwrap();
         let free_since = self.free_since.unwrap_or(oldest).max(oldest);
-        let longest = self.free_since.map_or(Duration::ZERO, |_| self.longest / 2);
+        let longest = self.free_since.map_or(Duration::ZERO, |_| self.longest);
         let by_returns = self.free_since.unwrap_or(oldest) + longest;
         let bound = (oldest + self.rules.wait_max).max(by_returns);
         assert!(due <= bound.max(free_since), "{:?}", due - self.now);

@@ -111,7 +111,23 @@ pub(super) struct Simulation {
     pub(super) times: Times,
     pub(super) device: Device,
     pub(super) callers: Callers,
+    pub(super) host: Host,
     pub(super) length: Duration,
+}
+
+/// What calls cost beside the model.
+#[derive(Clone, Copy)]
+pub(super) struct Host {
+    /// Replies leave one after another, at this distance.
+    pub(super) reply: Duration,
+    /// At the beginning of a batch no call arrives for this long: the model holds a lock.
+    pub(super) holds: Duration,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self { reply: micros(5), holds: Duration::ZERO }
+    }
 }
 
 #[derive(Default)]
@@ -158,6 +174,8 @@ struct State<'a> {
     batches: usize,
     host_free: Duration,
     device_free: Duration,
+    /// Until then no call arrives.
+    held_until: Duration,
     /// Since when a place is free.
     free_since: Option<Duration>,
     random: Random,
@@ -178,6 +196,7 @@ impl Simulation {
             batches: 0,
             host_free: Duration::ZERO,
             device_free: Duration::ZERO,
+            held_until: Duration::ZERO,
             free_since: Some(Duration::ZERO),
             random: Random::new(3),
             outcome: Outcome::default(),
@@ -215,6 +234,9 @@ impl State<'_> {
             }
             self.now = at;
             match event {
+                Event::Arrive { .. } if at < self.held_until => {
+                    self.events.push(Reverse((self.held_until, event)));
+                }
                 Event::Arrive { client } => self.arrive(client),
                 Event::End { batch } => self.end(batch),
                 Event::Look => {}
@@ -254,7 +276,7 @@ impl State<'_> {
         }
         for (position, &call) in calls.iter().enumerate() {
             // Replies leave one after another.
-            let replied = self.now + micros(5) * position as u32;
+            let replied = self.now + self.simulation.host.reply * position as u32;
             let (client, arrived) = self.calls[call];
             if self.now > self.simulation.length / 2 {
                 self.outcome.latencies.push(replied - arrived);
@@ -290,6 +312,7 @@ impl State<'_> {
                 self.outcome.sizes.push(calls.len());
             }
             let end = self.end_of(calls.len());
+            self.held_until = self.now + self.simulation.host.holds;
             self.outcome.longest_batch = self.outcome.longest_batch.max(end - self.now);
             self.events.push(Reverse((end, Event::End { batch: self.batches })));
             self.running.insert(self.batches, (calls, self.now));
