@@ -140,9 +140,21 @@ def write_section(page: Path, name: str, section: str) -> None:
     print(f"written to {page.relative_to(ROOT)}")
 
 
+def written(results: object, indent: str = "") -> str:
+    """JSON with a line for each contender, or what else has no members that are objects or lists.
+    Numbers have ten digits, fewer of which any table shows."""
+    if isinstance(results, dict) and any(isinstance(it, dict | list) for it in results.values()):
+        members = (
+            f"{json.dumps(str(name))}: {written(it, f'{indent} ')}" for name, it in results.items()
+        )
+        return f"{{\n{indent} " + f",\n{indent} ".join(members) + f"\n{indent}}}"
+    shorter = json.loads(json.dumps(results), parse_float=lambda it: float(f"{float(it):.10g}"))
+    return json.dumps(shorter)
+
+
 def write(path: Path, results: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    path.write_text(written(results) + "\n")
 
 
 def latest(name: str) -> Path:
