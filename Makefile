@@ -51,8 +51,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYO3_PYTHON := $(abspath $(PY))
 
 # Crates outside the workspace, so that it does not depend on what benchmarks need.
-BENCH_RUST := $(wildcard bench/load/src/*.rs bench/json/src/*.rs bench/peers/rust/src/*.rs) \
-	$(wildcard bench/peers/rust/src/bin/*.rs)
+BENCH_RUST := $(wildcard bench/load/src/*.rs bench/peers/rust/src/*.rs bench/peers/rust/src/bin/*.rs)
 
 # Each has the targets of one subject.
 INCLUDED := tests/tests.mk tools/nightly.mk tools/release.mk bench/bench.mk

@@ -56,8 +56,8 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 FLOORS := .bench/floor-epoll .bench/floor-uring
 LOAD := .bench/target/release/load
 # Those that take a section of that name, and nothing but BENCH_FLAGS.
-PLAIN := arrays asgi client echo gate idle many-servers mcp models nats queue relay store streams threads tls udp xdp
-.PHONY: bench bench-peers bench-tools bench-compare bench-shapes bench-report bench-quick bench-c
+PLAIN := arrays asgi client gate idle many-servers mcp models nats queue relay store streams tls udp xdp
+.PHONY: bench bench-peers bench-tools bench-shapes bench-report bench-quick bench-c
 .PHONY: bench-async bench-embeddings slow-peers $(PLAIN:%=bench-%)
 
 # ROWS=headline,peers,… measures some sections; BENCH_FLAGS=--brief runs all once, in a few minutes.
@@ -86,7 +86,7 @@ bench: bench-tools ## Compare with the floor and five servers: 20 to 30 minutes 
 bench-peers: bench-tools #: Compare with all other servers and loads: an hour; goes on where it was ended
 	$(BENCH) whole --peers $(BENCH_FLAGS)
 
-bench-tools: setup-release $(FLOORS) .bench/floor-echo .bench/c-sum .bench/c-server tools-peers
+bench-tools: setup-release $(FLOORS) .bench/c-sum .bench/c-server tools-peers
 	@tools/build-bench-peers.sh
 
 bench-quick: setup-release $(FLOORS) $(LOAD) tools-quick ## Compare server and client with the floor (BENCH_FLAGS="--only headline --rounds 5")
@@ -95,9 +95,6 @@ bench-quick: setup-release $(FLOORS) $(LOAD) tools-quick ## Compare server and c
 
 bench-c: $(STAMPS)/test-tools $(FLOORS) $(LOAD) .bench/c-sum tools-quick #: Compare the C library with the floor
 	$(BENCH) quick --language c $(BENCH_FLAGS)
-
-bench-compare: $(STAMPS)/test-tools #: Print two runs side by side (RUNS="bench/results/ONE.json bench/results/OTHER.json")
-	$(BENCH) compare $(RUNS)
 
 bench-report: $(STAMPS)/test-tools #: Write docs/benchmarks.md and the README's table from the newest results
 	$(BENCH) report
@@ -119,9 +116,7 @@ $(PLAIN:%=bench-%): bench-%:
 bench-arrays: setup-release .bench/floor-echo $(LOAD) tools-arrays #: Compare arrays with sum, C and FastAPI, KServe, MLServer, gRPC, pyzmq (BENCH_FLAGS="--write --before .bench/before-COMMIT/bin/python")
 bench-gate: setup-release .bench/c-sum ## Fail if a call takes more instructions or system calls (needs valgrind, strace)
 bench-client: setup-release $(FLOORS) #: Compare the client with a bare socket (BENCH_FLAGS="--rounds 30")
-bench-echo: setup-release .bench/floor-echo #: Compare an echo of 1 MiB with C (BENCH_FLAGS="--rounds 200")
 bench-tls: setup-release $(LOAD) #: Compare TLS with plain TCP (BENCH_FLAGS="--rounds 5")
-bench-threads: $(STAMPS)/test-tools $(LOAD) .bench/c-server #: Compare two threads with one, in C
 bench-idle: $(STAMPS)/test-tools .bench/c-sum #: Measure the memory of idle connections, in C
 bench-relay: setup-release $(LOAD) #: Compare relayed calls with HAProxy and nginx (BENCH_FLAGS="--rounds 5")
 bench-many-servers: setup-release test-programs #: Compare clients of several servers, whole, slow, restarted and killed, with gRPC's round_robin

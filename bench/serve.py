@@ -60,10 +60,6 @@ def echo(new, given):
     server = new(port=given.port)
 
     @server
-    def echo(data: bytes):
-        return data
-
-    @server
     def echo_text(text: str):
         return text
 
@@ -72,22 +68,6 @@ def echo(new, given):
 
 def echo_bytes(data: bytes):
     return data
-
-
-def payload(new, given):
-    """Returns the bytes or the array that it gets."""
-    from numpy import uint8
-    from numpy.typing import NDArray
-
-    most = PAYLOAD_BYTES_MAX
-    server = new(port=given.port, limits=ucall.Limits(max_body_bytes=most, max_reply_bytes=most))
-
-    def echo_array(data: NDArray[uint8]):
-        return data
-
-    server.add(echo_bytes, name="bytes")
-    server.add(echo_array, name="array")
-    return server
 
 
 def arrays(new, given):
@@ -232,7 +212,7 @@ def asgi(new, given):
     return server
 
 
-OTHERS = (echo, payload, arrays, guarded, sleeper, streams, relay, store, udp, mcp, asgi)
+OTHERS = (echo, arrays, guarded, sleeper, streams, relay, store, udp, mcp, asgi)
 KINDS = {"sum": sums, **{it.__name__: it for it in OTHERS}}
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs other projects' servers for `make bench` into .bench: from PyPI into virtual
 # environments, from crates.io, GitHub and the system's packages. Builds the load programs. A server
-# that cannot be installed is named and left out, and the report says so. Only bench/load and
-# bench/json must build. With the argument `python` it installs only those from PyPI.
+# that cannot be installed is named and left out, and the report says so. Only bench/load must
+# build. With the argument `python` it installs only those from PyPI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -118,6 +118,3 @@ build_capnproto
 cargo_build bench/peers/rust --locked ||
     skip "actix-web, ntex, may_minihttp and tokio-websockets, which do not build here"
 cargo_build bench/load --locked
-# Not locked, because the workspace determines the dependencies of ucall-proto.
-cargo_build bench/json
-cp "$target/release/json-bench" "$out/json-bench"

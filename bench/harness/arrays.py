@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy
 
+from bench.harness.request import call, post
+
 ALIGNMENT = 64
 FRAME_TYPE = "application/vnd.ucall.parts"
 
@@ -34,32 +36,14 @@ def npy(array: numpy.ndarray) -> bytes:
     return file.getvalue()
 
 
-def document(method: str, *params: object) -> bytes:
-    call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    return json.dumps(call, separators=(",", ":")).encode()
-
-
-def post(
-    body: bytes, content_type: str = "application/json", path: str = "/", **more: str
-) -> bytes:
-    lines = [
-        f"POST {path} HTTP/1.1",
-        "Host: 127.0.0.1",
-        f"Content-Type: {content_type}",
-        *(f"{name.replace('_', '-')}: {value}" for name, value in more.items()),
-        f"Content-Length: {len(body)}",
-    ]
-    return "\r\n".join([*lines, "", ""]).encode() + body
-
-
 def in_base64(method: str, content: bytes) -> Message:
     text = base64.b64encode(content)
-    return Message(post(document(method, text.decode())), text)
+    return Message(post(call(method, text.decode())), text)
 
 
 def in_parts(method: str, content: bytes) -> Message:
     """A frame with one part, see docs/arrays.md."""
-    text = document(method, {"$part": 0})
+    text = call(method, {"$part": 0})
     head = struct.pack("<BBHIQ", 0xB1, 1, 1, len(text), len(content))
     gap = -(len(head) + len(text)) % ALIGNMENT
     return Message(post(head + text + bytes(gap) + content, FRAME_TYPE), content)
@@ -69,7 +53,7 @@ def in_list(method: str, array: numpy.ndarray, within: bytes | None = None) -> M
     """A list of numbers. The reply contains it, unless it is told what."""
     numbers = array.tolist()
     last = json.dumps(numbers[-1]).encode()
-    return Message(post(document(method, numbers)), last if within is None else within)
+    return Message(post(call(method, numbers)), last if within is None else within)
 
 
 def in_inference(array: numpy.ndarray) -> Message:

@@ -7,6 +7,8 @@ import http.client
 import json
 import socket
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 EXPECTED_RESULT = 76
 
@@ -18,15 +20,38 @@ def body(batch: int) -> bytes:
     return (f"[{calls}]" if batch else calls).encode()
 
 
+def post(
+    body: bytes,
+    content_type: str = "application/json",
+    path: str = "/",
+    host: str = "127.0.0.1",
+    **more: str,
+) -> bytes:
+    """An HTTP request. Names of further headers have _ for -."""
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"Host: {host}",
+        f"Content-Type: {content_type}",
+        *(f"{name.replace('_', '-')}: {value}" for name, value in more.items()),
+        f"Content-Length: {len(body)}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def call(method: str, *params: object, **members: object) -> bytes:
+    """A request of JSON-RPC, its members in the order of the specification's examples."""
+    sent = {"jsonrpc": "2.0", "method": method, "params": params, "id": 1, **members}
+    return json.dumps(sent, separators=(",", ":")).encode()
+
+
 def http_request(batch: int) -> bytes:
-    content = body(batch)
-    head = (
-        "POST / HTTP/1.1\r\n"
-        "Host: 127.0.0.1\r\n"
-        "Content-Type: application/json\r\n"
-        f"Content-Length: {len(content)}\r\n\r\n"
-    )
-    return head.encode() + content
+    return post(body(batch))
+
+
+def write(path: Path, requests: Iterable[bytes]) -> Path:
+    """Writes a file for `bench/load --requests`: each request after a line with its length."""
+    path.write_bytes(b"".join(b"%d\n%b" % (len(it), it) for it in requests))
+    return path
 
 
 def connect(port: int, seconds: float = 30) -> socket.socket:
@@ -67,13 +92,18 @@ def check_reply(status: int, content: bytes, expected: object) -> None:
         raise WrongReplyError(f"not the expected reply: status {status}, {content[:200]!r}")
 
 
-def check_call(port: int, sent: bytes, expected: object) -> None:
-    """Sends a request on a connection of its own, and checks the reply."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+def exchange(port: int, sent: bytes, seconds: float = 10) -> tuple[int, bytes]:
+    """Sends a request on a connection of its own. Returns the status and the body of the reply."""
+    with connect(port, seconds) as connection:
         connection.sendall(sent)
         response = http.client.HTTPResponse(connection)
         response.begin()
-        check_reply(response.status, response.read(), expected)
+        return response.status, response.read()
+
+
+def check_call(port: int, sent: bytes, expected: object) -> None:
+    """Sends a request on a connection of its own, and checks the reply."""
+    check_reply(*exchange(port, sent), expected)
 
 
 def probe_until_ready(port: int, batch: int, deadline_seconds: float) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import OUTPUT, ROOT
+from bench.harness import request
 
 RECORDED = ROOT / "bench/shapes"
 CLIENTS = ("wrk", "curl", "requests", "httpx", "aiohttp", "go", "node", "chromium")
@@ -50,14 +51,11 @@ def with_length(head: bytes, length: int) -> bytes:
 
 
 def files(clients: Sequence[str], protocol: str) -> list[Path]:
-    """A file of requests for each client, each request after a line with its length, for
-    `bench/load --requests`. Over raw TCP a request is its body."""
+    """A file of requests for each client. Over raw TCP a request is its body."""
     found = []
     for client in clients:
         sent = requests(client)
         if protocol == "raw":
-            sent = [request.partition(b"\r\n\r\n")[2] for request in sent]
-        path = OUTPUT / f"requests-{protocol}-{client}"
-        path.write_bytes(b"".join(b"%d\n%b" % (len(it), it) for it in sent))
-        found.append(path)
+            sent = [it.partition(b"\r\n\r\n")[2] for it in sent]
+        found.append(request.write(OUTPUT / f"requests-{protocol}-{client}", sent))
     return found

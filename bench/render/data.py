@@ -165,7 +165,7 @@ def load_results(path: Path, peers: Path | None = None) -> Results:
     found = json.loads(path.read_text()) | {"file": path.stem}
     if peers:
         others = json.loads(peers.read_text())
-        for name in ("samples", "problems", "idle", "json", "exact"):
+        for name in ("samples", "problems", "idle", "exact"):
             found[name] = found[name] + others[name]
     return Results(found)
 

@@ -11,7 +11,6 @@ from bench.suite.plan import (
     BESIDE,
     BESIDE_IDLE,
     IDLE_CONNECTIONS,
-    PAYLOAD_BYTES,
     QUOTED,
     RATES,
     SHARES,
@@ -203,33 +202,6 @@ def batches(results: Results, servers: Sequence[Server]) -> str:
     return rates(results, http, {"c32": "1"} | batched if are_any else batched)
 
 
-def payloads(results: Results, servers: Sequence[Server]) -> str:
-    """Bytes echoed, counted once, in 10^9 a second."""
-    chosen = [server for server in servers if server.name.startswith(("payload", "floor-echo"))]
-    header = [""]
-    for server in chosen:
-        header += [f"{server.label}: GB/s", "CPU µs/call (/ floor)"]
-    rows = []
-    for kind, size in itertools.product(KINDS, PAYLOAD_BYTES):
-        row, load = [f"{kind}, {size_label(size)}"], f"{kind}-{size}"
-        for server in chosen:
-            found = results.values(server.name, load, "calls_per_second")
-            row.append(f"{found.median * size / 1e9:.3g}" if found else NONE)
-            row.append(cpu_cell(results, server.name, load, 1, "{:,.1f}"))
-        rows.append(row)
-    return table(header, rows)
-
-
-KINDS = ("bytes", "array")
-
-
-def size_label(size: int) -> str:
-    for unit, one_of_it in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= one_of_it:
-            return f"{size // one_of_it} {unit}"
-    return f"{size} B"
-
-
 def idle(results: Results, servers: Sequence[Server]) -> str:
     labels = {server.name: server.label for server in servers}
     header = ["", "RSS before, MB", "with 10,000 idle, MB", "KiB each"]
@@ -247,24 +219,6 @@ def idle(results: Results, servers: Sequence[Server]) -> str:
         for row in results.raw["idle"]
     ]
     return table(header, rows)
-
-
-def documents(results: Results, servers: Sequence[Server]) -> str:
-    found = {(r["task"], r["document"], r["library"]): r["ns"] for r in results.raw["json"]}
-    libraries = list(dict.fromkeys(library for _, _, library in found))
-    libraries.sort(key=lambda name: (name != "ucall", "Python" in name, name))
-    tasks = sorted({key[:2] for key in found})
-    rows = [
-        [f"{task} {document}", *(nanoseconds(found.get((task, document, it))) for it in libraries)]
-        for task, document in tasks
-    ]
-    return table(["", *libraries], rows)
-
-
-def nanoseconds(value: float | None) -> str:
-    if value is None:
-        return NONE
-    return f"{value:,.0f} ns" if value < 1e4 else f"{value / 1e3:,.1f} µs"
 
 
 def exact(results: Results, servers: Sequence[Server]) -> str:

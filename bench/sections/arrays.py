@@ -53,7 +53,8 @@ OPTIONS = {
 }
 CONNECTIONS = 32
 MEDIUM_BYTES, LARGE_BYTES = 150_000, (1 << 20, 16 << 20)
-#: On one connection there are more rounds of shorter turns, see the section `echo`.
+#: On one connection there are more rounds of shorter turns: the kernel's time for the same bytes
+#: varies by a factor of 3, for seconds at a time.
 SHORTER = 5
 MODELS = ("images", "lookup", "resize")
 #: Programs of ucall's client.

@@ -12,8 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from bench import OUTPUT
-from bench.harness import figures, processes, usage
+from bench.harness import figures, processes, request, usage
 from bench.harness.figures import Column, Sample, interval
 from bench.sections.streams import Wire, cpu_us, read_streams
 from bench.suite import drivers
@@ -29,23 +28,23 @@ BODY = bytes(1 << 20)
 ITEM = json.dumps({"name": "lamp", "price": 9.5, "tags": ["a", "b"]}).encode()
 #: Streams at once, and how often.
 STREAMS, REPEATS, CHUNKS = 32, 10, 100
-STREAM = Wire(b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "piece", "\r\n0\r\n\r\n")
+AGENT = {"Accept": "*/*", "User_Agent": "bench"}
+OCTETS = "application/octet-stream"
 
 
-def head(line: str, *lines: str) -> bytes:
+def get(path: str) -> bytes:
     agent = "Accept: */*\r\nUser-Agent: bench"
-    return "\r\n".join([f"{line} HTTP/1.1", "Host: 127.0.0.1", agent, *lines, "", ""]).encode()
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{agent}\r\n\r\n".encode()
 
 
-def post(path: str, body: bytes, kind: str) -> bytes:
-    return head(f"POST {path}", f"Content-Type: {kind}", f"Content-Length: {len(body)}") + body
+STREAM = Wire(get("/stream"), "piece", "\r\n0\r\n\r\n")
 
 
 #: A request, what its reply contains, and the connections.
 REQUESTS = {
-    "get": (head("GET /items/7"), '"name":"lamp"', 32),
-    "post": (post("/items", ITEM, "application/json"), '"price":9.5', 32),
-    "body": (post("/bytes", BODY, "application/octet-stream"), str(len(BODY)), 4),
+    "get": (get("/items/7"), '"name":"lamp"', 32),
+    "post": (request.post(ITEM, path="/items", **AGENT), '"price":9.5', 32),
+    "body": (request.post(BODY, OCTETS, "/bytes", **AGENT), str(len(BODY)), 4),
 }
 PARTS = [*REQUESTS, "stream"]
 
@@ -56,23 +55,16 @@ def contenders(engines: Sequence[str]) -> list[Server]:
         command = served("asgi", "--engine", engine, "--loop", loop)
         return Server("asgi", label, "ours", command)
 
-    peers = [
-        python_peer("asgi", UVICORN, "asgi_uvicorn"),
-        python_peer("asgi", GRANIAN, "asgi_granian"),
-    ]
+    peers = [python_peer("asgi", label, "asgi", label) for label in (UVICORN, GRANIAN)]
     found = [ours(engine, loop) for engine in engines for loop in ("own", "uvloop")]
     return [server for server in [*peers, *found] if server.is_there]
 
 
 def load(server: processes.Server, part: str, seconds: float) -> Mapping[str, float]:
     sent, expected, connections = REQUESTS[part]
-    path = OUTPUT / f"asgi-{part}.requests"
-    path.write_bytes(b"%d\n%s" % (len(sent), sent))
-    command = [drivers.PROGRAM, "--requests", path, "--connections", connections]
-    words = [*command, "--seconds", seconds, f"127.0.0.1:{server.port}"]
-    found = drivers.parsed(processes.run_load(words, seconds))
-    if found["errors"] or found["unanswered"] or expected not in found["reply"]:
-        raise processes.LoadError(f"{part}: {found['errors']} errors, {found['reply'][:200]!r}")
+    found = drivers.repeat(server.port, [sent], connections, seconds)
+    if expected not in found["reply"]:
+        raise processes.LoadError(f"{part}: not the expected reply: {found['reply'][:200]!r}")
     return found
 
 

@@ -9,7 +9,6 @@ open a connection, initialize and leave without a word.
 
 import argparse
 import http.client
-import json
 import socket
 import time
 from contextlib import AbstractContextManager
@@ -73,18 +72,11 @@ class Contender:
 
 def post(port: int, method: str, params: dict, version: str) -> bytes:
     """A request at the endpoint, as a client sends it."""
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-    lines = [
-        "POST /mcp HTTP/1.1",
-        f"Host: 127.0.0.1:{port}",
-        "Accept: application/json, text/event-stream",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-        f"MCP-Protocol-Version: {version}",
-    ]
+    headers = {"Accept": "application/json, text/event-stream", "MCP_Protocol_Version": version}
     if version == NEWEST:
-        lines += [f"Mcp-Method: {method}", f"Mcp-Name: {params['name']}"]
-    return "\r\n".join([*lines, "", body]).encode()
+        headers |= {"Mcp_Method": method, "Mcp_Name": params["name"]}
+    body = request.call(method, params=params)
+    return request.post(body, path="/mcp", host=f"127.0.0.1:{port}", **headers)
 
 
 def contenders() -> list[Contender]:
@@ -96,12 +88,8 @@ def contenders() -> list[Contender]:
 
 
 def first_reply(contender: Contender, port: int) -> None:
-    with request.connect(port) as connection:
-        connection.sendall(contender.request(port))
-        reply = http.client.HTTPResponse(connection)
-        reply.begin()
-        content = reply.read()
-    if reply.status != http.client.OK or b"76" not in content:
+    status, content = request.exchange(port, contender.request(port), 30)
+    if status != http.client.OK or b"76" not in content:
         raise processes.LoadError(f"{contender.label}: not the expected reply: {content!r}")
 
 
@@ -118,18 +106,7 @@ def sample(contender: Contender, options: argparse.Namespace) -> Sample:
     with contender.running(options.engine) as server:
         first_reply(contender, server.port)
         started_ms = (time.perf_counter() - began) * 1e3
-        path = OUTPUT / "mcp.requests"
-        whole = contender.request(server.port)
-        path.write_bytes(b"%d\n%s" % (len(whole), whole))
-        command = [drivers.PROGRAM, "--requests", path, "--connections", 32]
-
-        def load(seconds: float) -> dict:
-            words = [*command, "--seconds", seconds, f"127.0.0.1:{server.port}"]
-            found = drivers.parsed(processes.run_load(words, seconds))
-            if found["errors"] or found["unanswered"]:
-                raise processes.LoadError(f"{contender.label}: {found['errors']} errors")
-            return found
-
+        load = partial(drivers.repeat, server.port, [contender.request(server.port)], 32)
         load(WARM_UP_SECONDS)
         pids = usage.family(server.pid)
         warm, before = usage.resident_mb(server.pid), usage.cpu_nanoseconds(*pids)

@@ -76,24 +76,11 @@ class Served:
     field: Field
     contender: Contender
     server: processes.Server
-    requests: list[Path]
+    requests: list[bytes]
 
     def load(self, seconds: float, connections: int, *more: object) -> dict[str, float]:
-        command: list[object] = [
-            drivers.PROGRAM,
-            "--seconds",
-            seconds,
-            "--connections",
-            connections,
-        ]
-        for path in self.requests:
-            command += ["--requests", path]
-        command += [] if self.field.is_exact else ["--lengths"]
-        output = processes.run_load([*command, *more, f"127.0.0.1:{self.server.port}"], seconds)
-        found = drivers.parsed(output)
-        if found["errors"] or not found["requests"]:
-            raise processes.LoadError(f"{found['errors']} errors of {found['requests']} calls")
-        return found
+        more = more if self.field.is_exact else (*more, "--lengths")
+        return drivers.repeat(self.server.port, self.requests, connections, seconds, *more)
 
     def sample(self, seconds: float, capacity: float) -> Sample | None:
         try:

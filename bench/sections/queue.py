@@ -24,7 +24,6 @@ from pathlib import Path
 
 from bench import OUTPUT, ROOT
 from bench.harness import certificate, figures, processes, usage
-from bench.harness.figures import interval
 from bench.harness.processes import LoadError
 from bench.render import queues
 
@@ -154,32 +153,11 @@ def measure(size: int, given: argparse.Namespace) -> queues.Turns:
     return figures.in_turns(turns, rounds, queues.size_name(size))
 
 
-def add_before(python: Path) -> list[str]:
-    """Adds the ucall of another interpreter after each ucall contender."""
-    ours = [name for name, how in CONTENDERS.items() if how and how[1] == "ours.py"]
-    for name in ours:
-        CONTENDERS[f"{name}, before"] = (python, *CONTENDERS[name][1:])
-    return [side for name in ours for side in (name, f"{name}, before")]
-
-
-def against_before(results: queues.Results) -> str:
-    """The ratio of each ucall contender's rate to that of the build before, over the rounds."""
-    rows = []
-    for size, turns in results.items():
-        for name in turns:
-            ours = name.removesuffix(", before")
-            found = interval(figures.ratios(turns, ours, name, "rate"))
-            if found and ours != name:
-                rows.append([f"{queues.size_name(size)}, {ours}", found.text("{:.2f}")])
-    return figures.table(["", "ratio to before, median (95% interval)"], rows)
-
-
 PAGE = ROOT / "docs/benchmarks-queues.md"
 OPTIONS = {
     "--only": {"nargs": "*", "default": list(CONTENDERS), "choices": list(CONTENDERS)},
     "--sizes": {"type": int, "nargs": "*", "default": list(SIZES)},
     "--rounds": {"type": int, "help": "of every size; by default more for sizes with targets"},
-    "--before": {"type": Path, "help": "a Python with another build of ucall"},
 }
 
 
@@ -202,16 +180,11 @@ def report(results: dict) -> str:
 
 
 def run(given: argparse.Namespace) -> dict:
-    if given.before:
-        given.only = add_before(given.before)
     given.only = list(filter(is_installed, given.only))
     certificate.issue()
     samples = {size: measure(size, given) for size in given.sizes}
-    if given.before:
-        print(against_before(samples))
-    else:
-        print(queues.table(samples))
-        print(queues.verdicts(samples))
+    print(queues.table(samples))
+    print(queues.verdicts(samples))
     linux = platform.release().split("-")[0]
     how = f"Linux {linux}, {os.cpu_count()} cores, turns of {given.seconds:g} s"
     return {"how": how, "samples": samples}

@@ -14,16 +14,14 @@ longer. `ab` prints whole milliseconds, so its `-e` output is used, which is exa
 import argparse
 import contextlib
 import functools
-import json
 import socket
 import statistics
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 
 from bench import OUTPUT, ROOT
-from bench.harness import figures, processes
+from bench.harness import figures, processes, request
 from bench.harness.figures import Column, Sample, spread
 from bench.render.lines import Axis, Panel, lines
 from bench.suite.plan import SINGLE
@@ -128,13 +126,9 @@ def embeddings(options: argparse.Namespace) -> None:
         command = [EMBEDDINGS, "-m", "ucall", "embeddings:server", "--engine", engine]
         command += ["--port", port]
         with processes.serving_on(command, port, "embeddings", environment, 60):
-            call_once(f"http://127.0.0.1:{port}/", _call("embed", "a"))
+            request.exchange(port, request.post(request.call("embed", "a")), 60)
             title = f"embeddings at {CONNECTIONS} connections"
             compare({f"ucall {engine}": port}, sides, min(options.rounds, 3), title)
-
-
-def _call(method: str, text: str) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "method": method, "params": [text], "id": 1}).encode()
 
 
 def _rate(port: int, method: str) -> float:
@@ -146,7 +140,8 @@ def _rate(port: int, method: str) -> float:
         with socket.create_connection(("127.0.0.1", port)) as wire:
             replies = wire.makefile("rb")
             while time.monotonic() < ends_at:
-                wire.sendall(_call(method, f"caller {number} says sentence {counts[number]}"))
+                text = f"caller {number} says sentence {counts[number]}"
+                wire.sendall(request.call(method, text))
                 if b'"result"' not in replies.readline():
                     raise SystemExit(f"{method} failed")
                 counts[number] += 1
@@ -157,10 +152,6 @@ def _rate(port: int, method: str) -> float:
     for thread in callers:
         thread.join()
     return sum(counts) / CALL_SECONDS
-
-
-def call_once(url: str, body: bytes) -> None:
-    urllib.request.urlopen(urllib.request.Request(url, body), timeout=60).read()
 
 
 def sleeping(engines: list[str]) -> dict[str, tuple[Server, str]]:
@@ -192,7 +183,7 @@ Percentiles = dict[str, dict[str, list[list[float]]]]
 def measure_sleepers(name: str, server: Server, path: str, runs: Percentiles) -> None:
     with server.running(SINGLE) as running:
         url = f"http://127.0.0.1:{running.port}{path}"
-        call_once(url, CALL)
+        request.exchange(running.port, request.post(CALL, path=path), 60)
         for calls, connections, keep in LOADS:
             if name.endswith(("threads", ", def")) and connections >= MANY_CONNECTIONS:
                 continue

@@ -11,7 +11,6 @@ whether it meets its target.
 
 import argparse
 import contextlib
-import json
 import random
 import re
 import shutil
@@ -25,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import OUTPUT, ROOT
-from bench.harness import figures, processes, usage
+from bench.harness import figures, processes, request, usage
 from bench.harness.figures import Sample, interval, outcome
 from bench.suite import machine
 from bench.suite.servers import served
@@ -39,11 +38,6 @@ DEPTH = 16
 REPLY_SECONDS_MAX = 60
 
 
-def call(method: str, params: object) -> bytes:
-    request = {"jsonrpc": "2.0", "method": f"kv.{method}", "params": params, "id": 1}
-    return json.dumps(request, separators=(",", ":")).encode()
-
-
 def command(*words: str) -> bytes:
     parts = [f"${len(word)}\r\n{word}\r\n" for word in words]
     return f"*{len(words)}\r\n{''.join(parts)}".encode()
@@ -54,11 +48,11 @@ END = command("ECHO", "end of block")
 
 FIGURES = ("cpu_us", "reads", "writes")
 
-GETS = [call("get", [key]) for key in random.Random(1).sample(KEYS, DEPTH)]
-PUTS = [call("put", [key, VALUE]) for key in random.Random(1).sample(KEYS, DEPTH)]
+GETS = [request.call("kv.get", key) for key in random.Random(1).sample(KEYS, DEPTH)]
+PUTS = [request.call("kv.put", key, VALUE) for key in random.Random(1).sample(KEYS, DEPTH)]
 REDIS_GETS = [command("GET", key) for key in random.Random(1).sample(KEYS, DEPTH)]
 REDIS_SETS = [command("SET", key, VALUE) for key in random.Random(1).sample(KEYS, DEPTH)]
-SCAN = [call("scan", {"prefix": "user:", "limit": len(KEYS)})]
+SCAN = [request.call("kv.scan", params={"prefix": "user:", "limit": len(KEYS)})]
 
 
 @dataclass
@@ -156,7 +150,7 @@ def ours(engine: str, folder: Path) -> Iterator[list[processes.Server]]:
         servers = [
             stack.enter_context(processes.serving(words, f"store-{number}")) for number in range(4)
         ]
-        ask(servers[0].port, [call("put", [key, VALUE]) for key in KEYS])
+        ask(servers[0].port, [request.call("kv.put", key, VALUE) for key in KEYS])
         yield servers
 
 

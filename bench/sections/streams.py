@@ -10,7 +10,6 @@ server's memory while 100 of the subscribers read nothing.
 """
 
 import argparse
-import json
 import socket
 import statistics
 import subprocess
@@ -30,6 +29,7 @@ ROUNDS = 5
 HAS_ENGINES = True
 
 CONNECTIONS, TOKENS = 64, 1_000
+EVENTS = {"Accept": "text/event-stream"}
 SUBSCRIBERS, MESSAGES = 1_000, 50
 FLOOR = "floor: C"
 SLOW_SHARE, SLOW_MESSAGES = 10, 1_000
@@ -115,21 +115,12 @@ def receive_from_all(sockets: Iterable[socket.socket], length: int) -> None:
             left -= received
 
 
-def call(method: str, **members: object) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "method": method, "id": 1, **members}).encode()
-
-
-def post(target: str, body: bytes, accept: str) -> bytes:
-    head = f"POST {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: {accept}\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
 def our_wires(method: str) -> dict[str, Wire]:
-    text = call(method, params=[TOKENS])
-    with_token = call(method, params=[TOKENS], _meta={"progressToken": 1})
+    text = request.call(method, TOKENS)
+    with_token = request.call(method, TOKENS, _meta={"progressToken": 1})
     item = '"$/progress"'
     return {
-        "SSE": Wire(post("/", text, "text/event-stream"), item, "\r\n0\r\n\r\n"),
+        "SSE": Wire(request.post(text, **EVENTS), item, "\r\n0\r\n\r\n"),
         "WebSocket": Wire(masked(with_token), item, '"result":', is_websocket=True),
     }
 
@@ -141,8 +132,8 @@ def contenders(engines: Sequence[str]) -> list[tuple[Server, Wire]]:
         for kind, method in (("async", "tokens"), ("sync", "sync_tokens"))
         for over, wire in our_wires(method).items()
     ]
-    request = post(f"/?count={TOKENS}", b"", "text/event-stream")
-    wire = Wire(request, '"token":', "\r\n0\r\n\r\n")
+    asked = request.post(b"", path=f"/?count={TOKENS}", **EVENTS)
+    wire = Wire(asked, '"token":', "\r\n0\r\n\r\n")
     peers = [
         (python_peer("streams", f"{name}, async, SSE", *words), wire)
         for name, words in PEERS.items()
@@ -196,7 +187,7 @@ def tokens(options: argparse.Namespace) -> None:
 
 def publish_once(command: socket.socket, subscribers: Sequence[socket.socket], is_ours: bool):
     """Publishes one message, and waits until all subscribers have it."""
-    command.sendall(call("publish") + b"\n" if is_ours else b"p")
+    command.sendall(request.call("publish") + b"\n" if is_ours else b"p")
     receive_from_all(subscribers, FRAME_BYTES)
     command.recv(1 << 16)
 
@@ -205,7 +196,7 @@ def subscribed(opened: Sequence[socket.socket]) -> None:
     """Subscribes all connections, and reads the replies."""
     reply_bytes = 2 + len('{"jsonrpc":"2.0","id":1,"result":null}')
     for connection in opened:
-        connection.sendall(masked(call("subscribe")))
+        connection.sendall(masked(request.call("subscribe")))
         receive_from_all([connection], reply_bytes)
 
 

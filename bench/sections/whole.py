@@ -19,13 +19,13 @@ from pathlib import Path
 from types import ModuleType
 
 from bench import OUTPUT, ROOT
-from bench.harness import certificate, processes
+from bench.harness import certificate, figures, processes
 from bench.sections import report
-from bench.suite import calibration, documents, drivers, exact, idle, machine, plan, rounds
+from bench.suite import calibration, drivers, exact, idle, machine, plan, rounds
 
 OURS = ("headline", "same", "clients", "quoted", "tails", "exact")
 #: Sections that do not consist of groups.
-SPECIAL = {"idle": idle, "json": documents, "exact": exact}
+SPECIAL = {"idle": idle, "exact": exact}
 PEERS = tuple(name for name in (*plan.SECTIONS, *SPECIAL) if name not in OURS)
 OPTIONS = {
     "--rows": {"default": "", "help": f"some of {','.join((*OURS, *PEERS))}"},
@@ -77,7 +77,6 @@ def new_results(options: argparse.Namespace) -> dict:
         "minutes": 0.0,
         "rejected": 0,
         "idle": [],
-        "json": [],
         "exact": [],
         "problems": [],
         "samples": [],
@@ -119,7 +118,7 @@ def write(results: dict, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     samples = ",\n".join(json.dumps(sample) for sample in results["samples"])
     others = {name: value for name, value in results.items() if name != "samples"}
-    head = json.dumps(others, indent=1).rstrip("}\n ")
+    head = figures.written(others).rstrip("}\n ")
     path.write_text(f'{head},\n "samples": [\n{samples}\n]}}\n')
 
 

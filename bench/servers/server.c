@@ -1,19 +1,16 @@
 /* ucall's server in C, on a free port, which it announces: `sum`, or with --echo `echo_text`, which
  * returns its text.
  *
- *     server [--engine posix|uring] [--threads COUNT] [--echo yes] [--udp ADDRESS [--xdp xdp|poll]]
+ *     server [--engine posix|uring] [--echo yes] [--udp ADDRESS [--xdp xdp|poll]]
  *
  * With --udp it listens at that address, over UDP as well, without dedupe; --xdp is AF_XDP at the
  * interface eth0, with `poll` by busy polling. */
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ucall/ucall.h>
-
-enum { THREADS_MAX = 64 };
 
 static ucall_server_t server;
 
@@ -41,21 +38,13 @@ static void echo_text(ucall_call_t call, ucall_callback_tag_t tag) {
         ucall_call_reply_error_invalid_params(call);
 }
 
-static void *serve(void *number) {
-    if (!ucall_take_calls(server, (uint16_t)(size_t)number))
-        fprintf(stderr, "%s\n", ucall_last_error());
-    return NULL;
-}
-
 int main(int argc, char **argv) {
-    ucall_config_t config = {.pick_port = true, .serving_threads = 1};
-    pthread_t threads[THREADS_MAX];
+    ucall_config_t config = {.pick_port = true};
     bool echoes = false;
     for (int at = 1; at + 1 < argc; at += 2) {
         char const *option = argv[at], *value = argv[at + 1];
         if (!strcmp(option, "--engine"))
             config.engine = strcmp(value, "uring") ? UCALL_ENGINE_POSIX : UCALL_ENGINE_URING;
-        if (!strcmp(option, "--threads")) config.serving_threads = (uint16_t)atoi(value);
         if (!strcmp(option, "--echo")) echoes = true;
         if (!strcmp(option, "--udp")) {
             config.hostname = value;
@@ -67,19 +56,16 @@ int main(int argc, char **argv) {
             config.xdp_busy_poll = !strcmp(value, "poll");
         }
     }
-    if (config.serving_threads > THREADS_MAX || !ucall_init(&config, &server) ||
+    if (!ucall_init(&config, &server) ||
         !(echoes ? ucall_add_procedure(server, "echo_text", echo_text, NULL)
                  : ucall_add_procedure(server, "sum", sum, NULL))) {
         fprintf(stderr, "%s\n", ucall_last_error());
         return 1;
     }
     signal(SIGTERM, stop);
-    for (size_t at = 1; at < config.serving_threads; ++at)
-        if (pthread_create(&threads[at], NULL, serve, (void *)at)) return 1;
     printf("listening on %d\n", config.port);
     fflush(stdout);
-    serve(NULL);
-    for (size_t at = 1; at < config.serving_threads; ++at) pthread_join(threads[at], NULL);
+    if (!ucall_take_calls(server, 0)) fprintf(stderr, "%s\n", ucall_last_error());
     signal(SIGTERM, SIG_DFL);
     ucall_free(server);
 }

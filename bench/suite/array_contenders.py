@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -12,11 +13,11 @@ from typing import Any
 from bench import OUTPUT
 from bench.harness import arrays, figures, processes, request, usage
 from bench.harness.arrays import Message
-from bench.sections.echo import Caller
 from bench.suite import drivers
 from bench.suite.servers import PEERS, PYTHON, served
 
 ENGINES = ("posix", "uring")
+HEAD = re.compile(rb"(?is)\r\ncontent-length: (\d+)(?=\r\n).*?\r\n\r\n")
 FLOOR, SUM = "floor: C, the same bytes", "sum"
 #: Of other servers: the interpreter, which its project's environment has.
 INTERPRETERS = {
@@ -75,19 +76,11 @@ class Contender:
 
 def by_program(port: int, message: Message, connections: int, seconds: float) -> Load:
     """By `bench/load`, which compares all replies with its first."""
-    path = OUTPUT / "arrays.requests"
-    path.write_bytes(b"%d\n%b" % (len(message.sent), message.sent))
-    command = [drivers.PROGRAM, "--requests", path, "--connections", connections]
-    command += ["--seconds", seconds, f"127.0.0.1:{port}"]
-    return counted(processes.run_load(command, seconds))
+    return counted(drivers.repeat(port, [message.sent], connections, seconds))
 
 
-def counted(output: str) -> Load:
-    found = drivers.parsed(output)
-    if found["errors"] or found["unanswered"] or not found["requests"]:
-        raise processes.LoadError(f"{found['errors']} errors of {found['requests']} calls")
-    calls = found["requests"]
-    return Load(calls, found["duration"], calls + 1)
+def counted(found: dict) -> Load:
+    return Load(found["requests"], found["duration"], found["requests"] + 1)
 
 
 def by_peer(
@@ -101,7 +94,30 @@ def by_peer(
     output = processes.run_load(command, seconds, env=environment)
     if message.within not in Path(f"{path}.reply").read_bytes():
         raise processes.LoadError(f"{kind}: the reply holds other bytes")
-    return counted(output)
+    return counted(drivers.succeeded(drivers.parsed(output)))
+
+
+class Caller:
+    """One connection, and the request that it repeats."""
+
+    def __init__(self, port: int, message: Message) -> None:
+        self.request = message.sent
+        self.connection = request.connect(port)
+        self.reply = memoryview(bytearray(len(self.request) + 4096))
+        reply = bytes(self.call())
+        assert message.within in reply, f"another reply: {reply[:200]!r}"
+
+    def call(self) -> memoryview:
+        """Reads by large pieces from the first reply on, to which the kernel adapts its buffer."""
+        self.connection.sendall(self.request)
+        count, whole = 0, len(self.reply)
+        while count < whole:
+            received = self.connection.recv_into(self.reply[count:])
+            assert received, "the server closed the connection"
+            count += received
+            if whole == len(self.reply) and (head := HEAD.search(self.reply[:count])):
+                whole = head.end() + int(head[1])
+        return self.reply[:whole]
 
 
 def by_socket(caller: Caller, seconds: float) -> Load:

@@ -1,15 +1,11 @@
 """One load on one server, by wrk, h2load, `bench/load` or Cap'n Proto's, and its result."""
 
-import base64
-import io
 import json
 import re
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import numpy
 
 from bench import OUTPUT, ROOT
 from bench.harness import certificate, counters, processes, request, shapes, usage
@@ -118,9 +114,22 @@ def by_own(server: Server, port: int, load: Load, seconds: int, pids: Sequence[i
 def call(port: int, load: Load, seconds: float) -> dict:
     """A load by `bench/load` over HTTP, all of whose calls must succeed."""
     command = [*own_command(load), "--seconds", seconds, f"127.0.0.1:{port}"]
-    found = own_figures(run_load(command, seconds), load)
+    return succeeded(own_figures(run_load(command, seconds), load))
+
+
+def repeat(
+    port: int, requests: Sequence[bytes], connections: int, seconds: float, *more: object
+) -> dict:
+    """The same of these HTTP requests, each on connections of its own."""
+    command = [PROGRAM, "--connections", connections, "--seconds", seconds, *more]
+    for number, sent in enumerate(requests):
+        command += ["--requests", request.write(OUTPUT / f"load-{number}.requests", [sent])]
+    return succeeded(parsed(run_load([*command, f"127.0.0.1:{port}"], seconds)))
+
+
+def succeeded(found: dict) -> dict:
     if found["errors"] or not found["requests"]:
-        raise LoadError(f"{found['errors']} errors")
+        raise LoadError(f"{found['errors']} errors of {found['requests']} calls")
     return found
 
 
@@ -211,21 +220,5 @@ def measure(server: Server, running: processes.Server, load: Load, seconds: int)
 def echo_request(text: str) -> Path:
     """A file with a call of `echo_text`."""
     path = OUTPUT / f"echo-{len(text)}.json"
-    path.write_text(f'{{"jsonrpc":"2.0","method":"echo_text","params":["{text}"],"id":1}}')
+    path.write_bytes(request.call("echo_text", text))
     return path
-
-
-def payload_request(kind: str, size: int) -> Path:
-    """A file with a call whose param has that many bytes, plain or as an array."""
-    path = OUTPUT / f"payload-{kind}-{size}.json"
-    content = (bytes(range(256)) * (size // 256 + 1))[:size]
-    text = base64.b64encode(content if kind == "bytes" else npy(content)).decode()
-    path.write_text(f'{{"jsonrpc":"2.0","method":"{kind}","params":["{text}"],"id":1}}')
-    return path
-
-
-def npy(content: bytes) -> bytes:
-    """These bytes as a `.npy`, as NumPy writes it."""
-    file = io.BytesIO()
-    numpy.save(file, numpy.frombuffer(content, numpy.uint8))
-    return file.getvalue()

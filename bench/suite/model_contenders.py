@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import OUTPUT, ROOT
+from bench import ROOT
 from bench.harness import arrays, models, processes, request
 from bench.harness.ideal import Times
 from bench.suite.servers import PEERS
@@ -92,25 +92,19 @@ class Field:
         ) as server:
             yield server
 
-    def requests(self, contender: Contender, port: int) -> list[Path]:
-        """A file for each item, with its request, whose reply has been checked."""
+    def requests(self, contender: Contender, port: int) -> list[bytes]:
+        """A request for each item, whose reply has been checked."""
         found = []
-        for number, item in enumerate(models.items(self.name, ITEMS)):
+        for item in models.items(self.name, ITEMS):
             sent = message(contender.form, arrays.npy(item), item.tobytes())
             self.check(port, sent, item.tobytes() * 3, contender.form == "arrays")
-            path = OUTPUT / f"models-{contender.form}-{number}.requests"
-            path.write_bytes(b"%d\n%b" % (len(sent), sent))
-            found.append(path)
+            found.append(sent)
         return found
 
     def check(self, port: int, sent: bytes, result: bytes, is_raw: bool) -> None:
-        with request.connect(port, LOAD_SECONDS_MAX) as connection:
-            connection.sendall(sent)
-            reply = http.client.HTTPResponse(connection)
-            reply.begin()
-            content = reply.read()
+        status, content = request.exchange(port, sent, LOAD_SECONDS_MAX)
         within = (result if is_raw else base64.b64encode(result)) if self.is_exact else b""
-        if reply.status != http.client.OK or within not in content or b'"error"' in content:
+        if status != http.client.OK or within not in content or b'"error"' in content:
             raise processes.LoadError(f"not the expected reply: {content[:200]!r}")
 
     @contextlib.contextmanager
@@ -139,6 +133,6 @@ def message(form: str, npy: bytes, content: bytes) -> bytes:
     if form == "arrays":
         return arrays.in_parts("predict_arrays", npy).sent
     if form == "bytes":
-        return arrays.post(arrays.document("predict", text))
+        return request.post(request.call("predict", text))
     body = {"item": text} if form == "item" else {"items": [text]}
-    return arrays.post(json.dumps(body).encode(), path="/predict")
+    return request.post(json.dumps(body).encode(), path="/predict")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from bench.harness.shapes import CLIENTS
 from bench.suite import servers
-from bench.suite.drivers import echo_request, payload_request
+from bench.suite.drivers import echo_request
 from bench.suite.rounds import Group
 from bench.suite.servers import Load, Server
 
@@ -34,7 +34,6 @@ SHARES = (10, 50, 80)
 #: Names of loads, and the connections of the second one.
 BESIDE, BESIDE_IDLE, IDLE_CONNECTIONS = "beside", "beside-idle", 1_000
 BATCHES = (10, 100, 1000)
-PAYLOAD_BYTES = (64, 1 << 10, 64 << 10, 1 << 20, 16 << 20)
 ECHO_TEXT = "x" * 64
 
 Groups = list[Group]
@@ -134,7 +133,7 @@ def batches() -> Groups:
     ]
 
 
-def reconnecting() -> Groups:
+def reconnect() -> Groups:
     load = Load("reconnect", "32 clients, a connection a call", 32, reconnect=True)
     return [Group("reconnect", with_floors("http"), (load,), 3, 1)]
 
@@ -144,15 +143,6 @@ def tools() -> Groups:
     chosen = tuple(server for server in with_floors("http") if "-c-" not in server.name)
     loads = tuple(replace(CONSTANT, name=f"tool-{tool}", tool=tool) for tool in ("wrk", "own"))
     return [Group("tools", chosen, loads, 3, 1)]
-
-
-def payloads() -> Groups:
-    loads = tuple(
-        Load(f"{kind}-{size}", f"{kind}, {size:,} B", 1, body=payload_request(kind, size))
-        for kind in ("bytes", "array")
-        for size in PAYLOAD_BYTES
-    )
-    return [Group("payloads", tuple(servers.payload_servers()), loads, 3, 1)]
 
 
 def websocket() -> Groups:
@@ -217,24 +207,11 @@ def tls() -> Groups:
     return [Group("tls", (floor, *ours), (load,), 7, 1), *tails]
 
 
-SECTIONS: dict[str, Callable[[], Groups]] = {
-    "headline": headline,
-    "same": same,
-    "clients": clients,
-    "quoted": quoted,
-    "peers": peers,
-    "multiplexed": multiplexed,
-    "open-loop": open_loop,
-    "pipelined": pipelined,
-    "batches": batches,
-    "payloads": payloads,
-    "reconnect": reconnecting,
-    "tools": tools,
-    "websocket": websocket,
-    "tails": tails,
-    "beside": beside,
-    "tls": tls,
-}
+ALL = (
+    *(headline, same, clients, quoted, peers, multiplexed, open_loop, pipelined, batches),
+    *(reconnect, tools, websocket, tails, beside, tls),
+)
+SECTIONS: dict[str, Callable[[], Groups]] = {it.__name__.replace("_", "-"): it for it in ALL}
 
 
 def groups_of(section: str, brief: bool) -> Groups:

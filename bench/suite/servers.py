@@ -267,16 +267,6 @@ def echo_servers() -> list[Server]:
     ]
 
 
-def payload_servers() -> list[Server]:
-    """The floor of payloads, which receives and sends the same bytes without reading them, and
-    ucall's servers."""
-    floor = (str(OUTPUT / "floor-echo"),)
-    return [
-        Server("floor-echo", "floor: C, the same bytes", "floor", floor),
-        *on_engines("payload-{}", "ucall Python, {}", served("payload")),
-    ]
-
-
 def floors_of(server: str) -> tuple[str, ...]:
     """The names of the floors to compare a server with, the nearest first."""
     suffix = "-raw" if server.endswith("-raw") else ""
@@ -284,8 +274,6 @@ def floors_of(server: str) -> tuple[str, ...]:
         return ("floor-tls",)
     if server.startswith("twin-"):
         return (server.removeprefix("twin-"),)
-    if server.startswith("payload"):
-        return ("floor-echo",)
     if server.startswith("ours-") and "uring" in server:
         return (f"floor-uring{suffix}", f"floor-epoll{suffix}")
     return (f"floor-epoll{suffix}",)
@@ -298,4 +286,4 @@ def everyone() -> list[Server]:
     http, raw = ([*floors(how), *ours(how)] for how in ("http", "raw"))
     echo = [*echo_servers(), *websocket_peers("echo")]
     websocket = [*ours("websocket"), *websocket_peers("sum"), *echo]
-    return [*http, *native, *by_python, *raw, *over_tls(), *payload_servers(), *websocket]
+    return [*http, *native, *by_python, *raw, *over_tls(), *websocket]

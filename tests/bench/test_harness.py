@@ -67,13 +67,6 @@ def groups_of(sections, brief=False):
     return [group for name in sections for group in plan.groups_of(name, brief)]
 
 
-@pytest.fixture
-def small_payloads(tmp_path, monkeypatch):
-    monkeypatch.setattr(drivers, "OUTPUT", tmp_path)
-    monkeypatch.setattr(plan, "PAYLOAD_BYTES", (64,) * len(plan.PAYLOAD_BYTES))
-
-
-@pytest.mark.usefixtures("small_payloads")
 def test_a_whole_run_fits_its_time():
     """Half an hour, with a quarter of it for pairs that are taken again."""
     steps = [step for name in whole.OURS for step in whole.steps(name, brief=False)]
@@ -82,7 +75,6 @@ def test_a_whole_run_fits_its_time():
     assert brief / 60 < 6
 
 
-@pytest.mark.usefixtures("small_payloads")
 def test_every_server_is_measured():
     groups = [*groups_of(set(plan.SECTIONS) - {"beside"})]
     measured = {server.name for group in groups for server in group.servers}

@@ -9,8 +9,7 @@ import pytest
 from bench.harness.figures import Column, Spread, in_turns, interval, spread, table_of
 from bench.render import tables
 from bench.render.data import Results, difference, nearest
-from bench.render.verdicts import Verdict, all_verdicts, evaluated
-from bench.sections import compare
+from bench.render.verdicts import all_verdicts, evaluated
 from bench.suite.servers import everyone, floors_of
 
 
@@ -46,7 +45,6 @@ def test_each_is_compared_with_the_floor_of_its_engine_and_protocol():
     assert floors_of("ours-python-uring") == ("floor-uring", "floor-epoll")
     assert floors_of("ours-python-posix-raw") == ("floor-epoll-raw",)
     assert floors_of("h2o") == ("floor-epoll",)
-    assert floors_of("payload-uring") == ("floor-echo",)
 
 
 def test_quartiles_interpolate_between_samples():
@@ -126,22 +124,6 @@ def test_a_cost_is_judged_by_its_whole_interval(lower, upper, outcome):
 )
 def test_a_rate_is_judged_by_its_whole_interval(lower, upper, outcome):
     assert evaluated("rate", Spread(2.5, lower, upper), "{:.2f}", least=2.5).outcome == outcome
-
-
-def test_runs_are_compared_by_their_intervals():
-    one, other, third = (
-        Verdict("claim", "at most 2", text, "met")
-        for text in ("1.10 (1.00..1.20)", "1.30 (1.20..1.40)", "1,300 (1,200..1,400)")
-    )
-    assert compare.overlap(one, other) == "yes"
-    assert compare.overlap(one, third) == "**no**"
-    assert compare.overlap(one, Verdict("claim", "at most 2", "-", "not measured")) == "-"
-
-
-def test_runs_whose_nearest_peers_differ_are_compared_by_claim():
-    one = [Verdict(claim, "at least 2", "-", "met") for claim in ("cost", "times A's", "idle")]
-    other = [Verdict(claim, "at least 2", "-", "met") for claim in ("cost", "times B's", "idle")]
-    assert [first.claim for first, _ in compare.matched(one, other)] == ["cost", "idle"]
 
 
 def test_a_run_of_peers_does_not_change_the_headline():

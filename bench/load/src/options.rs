@@ -44,31 +44,19 @@ pub enum Asked {
     Whole(Vec<Vec<Vec<u8>>>),
 }
 
-/// The options.
 pub struct Options {
-    /// The server.
     pub address: SocketAddr,
-    /// The protocol.
     pub protocol: Protocol,
-    /// For TLS.
     pub tls: Option<Arc<ClientConfig>>,
-    /// The requests.
     pub asked: Asked,
-    /// The number of connections with requests.
     pub connections: usize,
-    /// The number of requests that each pipelines.
     pub depth: usize,
-    /// The duration.
     pub duration: Duration,
-    /// When the requests of an open loop are due, or none for a closed one.
+    /// Those of an open loop, or none for a closed one.
     pub arrivals: Option<Arrivals>,
-    /// Whether an open loop sleeps between requests.
     pub sleep: bool,
-    /// Whether replies are compared by length alone.
     pub lengths: bool,
-    /// Whether each request has a connection of its own.
     pub reconnect: bool,
-    /// The number of idle connections.
     pub idle: usize,
 }
 

@@ -28,7 +28,8 @@ class Predict:
         return [base64.b64encode(it).decode() for it in models.of_bytes(NAME, self.run, contents)]
 
 
-def serve(name: str, device: str, port: int) -> None:
+def serve(name: str, device: str, port: int, wait_ms: int) -> None:
+    """Its dispatcher finds the wait by itself."""
     command = [sys.executable, "-m", "bentoml", "serve", "bentoml_model:Predict"]
     environment = {**os.environ, "MODEL": name, "DEVICE": device, "BENTOML_DO_NOT_TRACK": "True"}
     os.execve(sys.executable, [*command, "--host", "127.0.0.1", "--port", str(port)], environment)

@@ -8,6 +8,7 @@ longer than `WAIT_MS`.
 import asyncio
 import base64
 import contextlib
+import importlib
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +18,7 @@ HOST = "127.0.0.1"
 WAIT_MS = 2
 
 
-def fastapi(name: str, device: str, port: int) -> None:
+def fastapi(name: str, device: str, port: int, wait_ms: int) -> None:
     """With a batcher by hand: while a batch runs in the one thread, the next one is collected."""
     from fastapi import FastAPI
     from pydantic import BaseModel
@@ -64,25 +65,8 @@ def fastapi(name: str, device: str, port: int) -> None:
     run_uvicorn(app, port, timeout_keep_alive=3600)
 
 
-def litserve(name: str, device: str, port: int) -> None:
-    from litserve_model import serve
-
-    serve(name, device, port, WAIT_MS)
-
-
-def bentoml(name: str, device: str, port: int) -> None:
-    """Its dispatcher finds the wait by itself."""
-    from bentoml_model import serve
-
-    serve(name, device, port)
-
-
-def mosec(name: str, device: str, port: int) -> None:
-    from mosec_model import serve
-
-    serve(name, device, port, WAIT_MS)
-
-
 if __name__ == "__main__":
     server, name, device, port = sys.argv[1:]
-    globals()[server](name, device, int(port))
+    # The processes of others import the module that has the model.
+    serve = fastapi if server == "fastapi" else importlib.import_module(f"{server}_model").serve
+    serve(name, device, int(port), WAIT_MS)

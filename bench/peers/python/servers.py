@@ -162,21 +162,15 @@ def granian_stream():
     return app
 
 
-def asgi_uvicorn(port: int) -> None:
-    """The application of the section `asgi`."""
-    from asgi_app import app
-
-    run_uvicorn(app, port)
-
-
 def asgi_app():
+    """The application of the section `asgi`."""
     from asgi_app import app
 
     return app
 
 
-def asgi_granian(port: int) -> None:
-    granian(port, "asgi_app", "asgi")
+def asgi(port: int, server: str) -> None:
+    run_uvicorn(asgi_app(), port) if server == "uvicorn" else granian(port, "asgi_app", "asgi")
 
 
 def granian(port: int, app: str = "granian_sum", interface: str = "rsgi") -> None:
