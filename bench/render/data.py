@@ -11,6 +11,8 @@ from bench.suite import calibration
 from bench.suite.servers import floors_of
 
 Sample = dict
+#: The metric of costs.
+COST = "cpu_us_per_call"
 Compare = Callable[[float, float], float]
 
 
@@ -104,13 +106,6 @@ class Results:
             for section in self.sections_of(load, server, other)
         ]
         return max(found, key=len, default=[])
-
-    @functools.cached_property
-    def cost(self) -> str:
-        """The metric of costs: cycles if the machine counts them, else CPU time."""
-        own = [sample for sample in self.raw["samples"] if sample.get("tool") == "own"]
-        is_counted = bool(own) and all(sample.get("cycles_per_call") for sample in own)
-        return "cycles_per_call" if is_counted else "cpu_us_per_call"
 
     def to_floor(
         self, server: str, load: str, metric: str, compare: Compare = ratio

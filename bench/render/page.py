@@ -15,11 +15,6 @@ from bench.suite.servers import Server
 #: Templates beside this file, of the pages in docs/. Git has the first alone, and its chart.
 PAGES = ("benchmarks.md", "benchmarks-all.md")
 
-COSTS = {
-    "cycles_per_call": "cycles, of user and kernel, as perf counts them",
-    "cpu_us_per_call": "CPU time, because this machine counts no cycles",
-}
-
 
 def machine_line(results: Results) -> str:
     return machine.text(results.raw["machine"])
@@ -132,7 +127,6 @@ def benchmarks_pages(
     parts = {
         "machine": machine_line(results),
         "modes": modes_line(results),
-        "cost": COSTS[results.cost],
         "rejected": f"{results.raw.get('rejected', 0):,}",
         "minutes": f"{results.raw['minutes']:g}",
         "file": results.raw["file"],

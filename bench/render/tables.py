@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from bench.harness.figures import Spread, table
-from bench.render.data import Results, difference
+from bench.render.data import COST, Results, difference
 from bench.render.verdicts import NOT_MEASURED, all_verdicts
 from bench.suite.plan import (
     BATCHES,
@@ -19,13 +19,9 @@ from bench.suite.servers import Server, python_beside
 
 NONE = "-"
 TIME, CPU, RATIO = "{:,.0f}", "{:.2f}", "{:.2f}"
-TOOL_METRICS = ("calls_per_second", "p50_us", "p99_us", "cpu_us_per_call")
+TOOL_METRICS = ("calls_per_second", "p50_us", "p99_us", COST)
 #: The formats of metrics, if they are not `TIME`.
-FORMS = {"cpu_us_per_call": CPU, "rss_mb": "{:.0f}"}
-
-
-def cost_name(results: Results) -> str:
-    return "cycles" if results.cost == "cycles_per_call" else "CPU"
+FORMS = {COST: CPU, "rss_mb": "{:.0f}"}
 
 
 def one(found: Spread | None, form: str) -> str:
@@ -51,12 +47,12 @@ def calls(results: Results, servers: Sequence[Server], load: str) -> str:
     rows = []
     for server in present(results, servers, load):
         measured = cells(results, server, load, (*TOOL_METRICS[:3], "p999_us", TOOL_METRICS[3]))
-        measured.append(full(results.to_floor(server.name, load, results.cost), RATIO))
+        measured.append(full(results.to_floor(server.name, load, COST), RATIO))
         measured.append(cell(results, server, load, "rss_mb"))
         if results.is_broken(server.name, load):
             measured = ["broken", *[NONE] * (len(measured) - 1)]
         rows.append([server.label, *measured, f"{results.errors(server.name, load):,}"])
-    return table([*header, f"{cost_name(results)} / floor", "RSS MB", "errors"], rows)
+    return table([*header, "CPU / floor", "RSS MB", "errors"], rows)
 
 
 def present(results: Results, servers: Sequence[Server], *loads: str) -> list[Server]:
@@ -67,7 +63,7 @@ def present(results: Results, servers: Sequence[Server], *loads: str) -> list[Se
 def headline(results: Results, servers: Sequence[Server]) -> str:
     """The main figures of the servers that people compare first."""
     header = ["", "calls/s, 32 clients", "errors", "CPU µs/call, in pairs", "the floor's"]
-    header += [f"{cost_name(results)} / floor", "p99 µs", "p50 µs, 1 client", "RSS MB"]
+    header += ["CPU / floor", "p99 µs", "p50 µs, 1 client", "RSS MB"]
     rows = []
     for server in present(results, servers, "c32"):
         name = server.name
@@ -75,15 +71,15 @@ def headline(results: Results, servers: Sequence[Server]) -> str:
         # Raw TCP and the other peers are on the page of all benchmarks.
         if server.protocol == "raw" or not is_quoted:
             continue
-        own, floors = results.beside_floor(name, "c32", "cpu_us_per_call")
+        own, floors = results.beside_floor(name, "c32", COST)
         rows.append(
             [
                 f"**{server.label}**" if server.family == "ours" else server.label,
                 cell(results, server, "c32", "calls_per_second"),
                 f"{results.errors(name, 'c32'):,}",
-                one(own or results.values(name, "c32", "cpu_us_per_call"), CPU),
+                one(own or results.values(name, "c32", COST), CPU),
                 one(floors, CPU),
-                full(results.to_floor(name, "c32", results.cost), RATIO),
+                full(results.to_floor(name, "c32", COST), RATIO),
                 cell(results, server, "c32", "p99_us"),
                 cell(results, server, "c1", "p50_us"),
                 cell(results, server, "c32", "rss_mb"),
@@ -94,17 +90,17 @@ def headline(results: Results, servers: Sequence[Server]) -> str:
 
 def to_the_floor(results: Results, servers: Sequence[Server]) -> str:
     """ucall and the floor, with confidence intervals."""
-    header = ["", "pairs", f"{cost_name(results)} a call, ratio", "one request: ratio"]
+    header = ["", "pairs", "CPU a call, ratio", "one request: ratio"]
     header += ["CPU a call, difference, µs", "p50 with 1 client, difference, µs"]
     rows = []
     for server in present(results, ours_of(servers), "c32"):
         name = server.name
         pairs = results.accepted(name, results.nearest_floor(name, "c32"), "c32")
         above = (
-            results.to_floor(name, "c32", "cpu_us_per_call", difference),
+            results.to_floor(name, "c32", COST, difference),
             results.to_floor(name, "c1", "p50_us", difference),
         )
-        ratios = (results.to_floor(name, load, results.cost) for load in ("c32", "constant"))
+        ratios = (results.to_floor(name, load, COST) for load in ("c32", "constant"))
         rows.append([server.label, f"{len(pairs)}", *(full(it, RATIO) for it in ratios)])
         rows[-1] += [full(above[0], "{:+.2f}"), full(above[1], "{:+.1f}")]
     return table(header, rows)
@@ -183,8 +179,8 @@ def rates(results: Results, servers: Sequence[Server], loads: dict[str, str]) ->
 
 
 def cpu_cell(results: Results, server: str, load: str, factor: float, form: str) -> str:
-    cpu = results.values(server, load, "cpu_us_per_call")
-    to_floor = results.to_floor(server, load, results.cost)
+    cpu = results.values(server, load, COST)
+    to_floor = results.to_floor(server, load, COST)
     if not cpu:
         return NONE
     text = form.format(cpu.median * factor)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.harness.figures import Spread, outcome
-from bench.render.data import Results, difference, nearest
+from bench.render.data import COST, Results, difference, nearest
 from bench.suite.servers import ENGINES, Server
 
 IDLE_KIB_MAX = 4.0
@@ -44,14 +44,13 @@ def all_verdicts(results: Results, servers: Sequence[Server]) -> list[Verdict]:
 
 def same_verdicts(results: Results) -> Iterator[Verdict]:
     """Whether equal servers come out as equal."""
-    within = 0.01 if results.cost == "cycles_per_call" else 0.03
-    found = results.to_floor("twin-ours-c-posix", "c32", results.cost)
+    found = results.to_floor("twin-ours-c-posix", "c32", COST)
     claim = "The same program on both sides: cost a call, ratio"
-    asked = f"{1 - within:.2f} to {1 + within:.2f}"
+    asked = "0.97 to 1.03"
     if not found:
         yield Verdict(claim, asked, "-", NOT_MEASURED)
         return
-    sides = {outcome(found, most=1 + within), outcome(found, least=1 - within)}
+    sides = {outcome(found, most=1.03), outcome(found, least=0.97)}
     worst = next(it for it in ("**missed**", "undecided", "met") if it in sides)
     yield Verdict(claim, asked, found.text("{:.3f}"), worst)
 
@@ -61,7 +60,7 @@ def python_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Ver
     labels = {server.name: server.label for server in servers}
     for engine, label in ENGINES.items():
         name = f"ours-python-{engine}"
-        cpu = results.to_floor(name, "c32", results.cost)
+        cpu = results.to_floor(name, "c32", COST)
         claim = f"Python, {label}, 32 clients: CPU a call, of the floor's"
         yield evaluated(claim, cpu, "{:.2f}", most=1.2)
         p50 = results.to_floor(name, "c1", "p50_us", difference)
@@ -88,14 +87,14 @@ def c_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]
     natives = [server for server in servers if server.family == "native"]
     for engine, label in ENGINES.items():
         name = f"ours-c-{engine}"
-        cpu = results.to_floor(name, "c32", results.cost)
+        cpu = results.to_floor(name, "c32", COST)
         yield evaluated(
             f"C, {label}, 32 clients: CPU a call, of the floor's", cpu, "{:.2f}", most=1.1
         )
         yield tail_verdict(results, name, f"C, {label}")
         yield tail_verdict(results, f"{name}-tls", f"C, {label}, TLS")
         for native in natives:
-            found = results.compared(name, native.name, "c32", results.cost)
+            found = results.compared(name, native.name, "c32", COST)
             claim = f"C, {label}, 32 clients: CPU a call, of {native.label}'s"
             yield evaluated(claim, found, "{:.2f}", most=1.0)
 
@@ -133,4 +132,4 @@ def websocket_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[
 
 
 def _websocket_cpu(results: Results, own: str, other: str, task: str) -> Spread | None:
-    return results.compared(own, other, f"websocket-{task}-32", results.cost)
+    return results.compared(own, other, f"websocket-{task}-32", COST)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import OUTPUT, ROOT
-from bench.harness import certificate, counters, processes, request, shapes, usage
+from bench.harness import certificate, processes, request, shapes, usage
 from bench.harness.processes import LoadError, run_load
 from bench.suite.servers import OTHER_FORMATS, PEERS, PYTHON, Load, Server
 
@@ -34,13 +34,13 @@ def parsed(output: str) -> dict:
     return json.loads(last)
 
 
-def by_wrk(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
+def by_wrk(server: Server, port: int, load: Load, seconds: int) -> dict:
     script = ROOT / "bench/wrk/load.lua"
     command = ["wrk", "-t1", f"-c{load.connections}", f"-d{seconds}s", "-s", script]
     return parsed(run_load([*command, f"http://127.0.0.1:{port}/"], seconds))
 
 
-def by_h2load(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
+def by_h2load(server: Server, port: int, load: Load, seconds: int) -> dict:
     """Latencies come from h2load's log, one line a request: start, status, microseconds."""
     body, log = OUTPUT / "grpc.body", OUTPUT / "h2load.log"
     body.write_bytes(GRPC_BODY)
@@ -73,7 +73,7 @@ def h2load_figures(output: str, micros: list[int]) -> dict:
     }
 
 
-def by_capnproto(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
+def by_capnproto(server: Server, port: int, load: Load, seconds: int) -> dict:
     numbers = (port, load.connections, load.depth, seconds)
     output = run_load([OUTPUT / "peer-capnproto-load", *numbers], seconds)
     return {**parsed(output), "errors": 0}
@@ -101,14 +101,9 @@ def requests_of(load: Load, protocol: str) -> list[object]:
     return ["--body", body]
 
 
-def by_own(server: Server, port: int, load: Load, seconds: int, pids: Sequence[int]) -> dict:
+def by_own(server: Server, port: int, load: Load, seconds: int) -> dict:
     command = [*own_command(load, server.protocol), "--seconds", seconds, f"127.0.0.1:{port}"]
-    report = OUTPUT / "counters.txt"
-    report.unlink(missing_ok=True)
-    if pids and counters.are_there():
-        command = counters.around(command, pids, report)
-    found = own_figures(run_load(command, seconds), load)
-    return found | (counters.parsed(report.read_text()) if report.exists() else {})
+    return own_figures(run_load(command, seconds), load)
 
 
 def call(port: int, load: Load, seconds: float) -> dict:
@@ -143,7 +138,7 @@ def own_figures(output: str, load: Load) -> dict:
     return {**found, "errors": found["errors"] + found["unanswered"]}
 
 
-DRIVERS: dict[str, Callable[[Server, int, Load, int, Sequence[int]], dict]] = {
+DRIVERS: dict[str, Callable[[Server, int, Load, int], dict]] = {
     "wrk": by_wrk,
     "h2load": by_h2load,
     "capnproto": by_capnproto,
@@ -187,19 +182,14 @@ def check_grpc(port: int) -> None:
 def measure(server: Server, running: processes.Server, load: Load, seconds: int) -> dict:
     """Runs a load on a running server, and returns the fields of a sample. Latencies are those of a
     request, which may be a batch. `p999_windows_us` is the median of the twentieths of a second: a
-    stop of the machine changes one or two. Only `bench/load` gives it and `max_us`. Cycles and what
-    follows are None where the machine does not count them."""
+    stop of the machine changes one or two. Only `bench/load` gives it and `max_us`."""
     pids = usage.family(running.pid)
     before = usage.cpu_nanoseconds(*pids)
-    found = DRIVERS[tool_for(server, load)](server, running.port, load, seconds, pids)
+    found = DRIVERS[tool_for(server, load)](server, running.port, load, seconds)
     cpu = usage.cpu_nanoseconds(*pids) - before
     if not found["requests"]:
         raise LoadError(f"no request got a reply ({found['errors']} errors)")
     calls = found["requests"] * load.calls_a_request
-
-    def counted(*events: str) -> float | None:
-        counts = [found[event] for event in events if event in found]
-        return sum(counts) / calls if len(counts) == len(events) else None
 
     return {
         "calls_per_second": calls / found["duration"],
@@ -211,9 +201,6 @@ def measure(server: Server, running: processes.Server, load: Load, seconds: int)
         "cpu_us_per_call": cpu / 1e3 / calls,
         "rss_mb": sum(map(usage.resident_mb, pids)),
         "errors": found["errors"],
-        "cycles_per_call": counted("user_cycles", "system_cycles"),
-        "instructions_per_call": counted("user_instructions", "system_instructions"),
-        "cache_misses_per_call": counted("cache_misses"),
     }
 
 

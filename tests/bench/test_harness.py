@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from bench.harness import counters, request, usage
+from bench.harness import request, usage
 from bench.sections import gate, sleepers, streams, whole
 from bench.suite import drivers, exact, plan, rounds
 from bench.suite.rounds import order
@@ -127,19 +127,6 @@ def test_a_server_without_enough_pairs_is_a_problem(monkeypatch):
     records = run_two(monkeypatch, *[1.8, 4.7] * 20)
     assert len(records.samples) == 2 * 2 * rounds.ROUNDS_MAX_RATIO
     assert "only 0 of 2" in records.problems[0]
-
-
-PERF = """# started on Mon Nov 23 15:00:00 2026
-
-1000,,cycles:u,1002345,100.00,,
-3000,,cycles:k,1002345,100.00,,
-<not counted>,,instructions:u,0,100.00,,
-<not supported>,,cache-misses,0,100.00,,
-"""
-
-
-def test_counters_are_read_where_they_were_counted():
-    assert counters.parsed(PERF) == {"user_cycles": 1000, "system_cycles": 3000}
 
 
 STORED = {"posix": {"instructions by callgrind": 1000.0, "system calls": 3.0}}

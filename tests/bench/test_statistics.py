@@ -94,12 +94,6 @@ def test_pairs_of_different_modes_are_left_out():
     assert found.values("ours-c-posix", "c32", "cpu_us_per_call").median == 2.2
 
 
-def test_costs_are_cycles_where_they_are_counted():
-    sample = {"section": "s", "load": "c32", "pair": "0", "server": "ours-c-posix", "tool": "own"}
-    assert Results({"samples": [sample]}).cost == "cpu_us_per_call"
-    assert Results({"samples": [sample | {"cycles_per_call": 9.0}]}).cost == "cycles_per_call"
-
-
 @pytest.mark.parametrize(
     ("lower", "upper", "outcome"),
     [
