@@ -361,22 +361,21 @@ class SlowServer:
 MANY = 64
 
 
+async def notify(client: Client, sent: list[int]) -> None:
+    for number in range(MANY):
+        await client.notify("log", "x" * 1_000_000)
+        sent.append(number)
+
+
 @in_asyncio
 async def test_notifications_wait_for_a_server_that_does_not_read() -> None:
-    slow, sent = SlowServer(), 0
-
-    async def notify() -> None:
-        nonlocal sent
-        for _ in range(MANY):
-            await client.notify("log", "x" * 1_000_000)
-            sent += 1
-
+    slow, sent = SlowServer(), list[int]()
     with scripted(slow.script) as server:
         async with Client(slow.uri(server), timeout=60).with_options(id=1) as client:
-            notifying = asyncio.create_task(notify())
-            while sent == 0:
+            notifying = asyncio.create_task(notify(client, sent))
+            while not sent:
                 await asyncio.sleep(0)
-            assert sent < MANY
+            assert len(sent) < MANY
             with pytest.raises(ucall.TimeoutError) as caught:
                 await client.with_options(timeout=0.2).notify("log", "late")
             assert not caught.value.may_have_run
@@ -386,23 +385,16 @@ async def test_notifications_wait_for_a_server_that_does_not_read() -> None:
             slow.may_read.set()
             await notifying
             assert (await client.echo()).json == "read"
-    assert (sent, slow.received, server.accepted) == (MANY, MANY, 1)
+    assert (len(sent), slow.received, server.accepted) == (MANY, MANY, 1)
 
 
 @in_asyncio
 async def test_a_stream_waits_for_a_server_that_does_not_read() -> None:
-    slow, sent = SlowServer(), 0
+    slow = SlowServer()
     written: list[int] = []
-
-    async def notify() -> None:
-        nonlocal sent
-        for _ in range(MANY):
-            await client.notify("log", "x" * 1_000_000)
-            sent += 1
-
     with scripted(slow.script) as server:
         async with Client(slow.uri(server), timeout=60).with_options(id=1) as client:
-            notifying = asyncio.create_task(notify())
+            notifying = asyncio.create_task(notify(client, []))
             while client._pool._connection is None or client._pool._connection.is_writable:
                 await asyncio.sleep(0)
             connection = client._pool._connection

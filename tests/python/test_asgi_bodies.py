@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import fastapi
 import pytest
+from bodies import (
+    BodyReader,
+    check_an_invalid_chunk,
+    check_clients_that_leave,
+    check_parts_arrive_before_the_end,
+    chunk,
+    head,
+    send_until_it_waits,
+)
 from fastapi.responses import StreamingResponse
 from functions import sum
 from mounting import mounted
 from routing import http_client
 
-from harness import HOST, Wire, eventually, http
+from harness import Wire, eventually, http
 
 
-class Reader:
+class Reader(BodyReader):
     """An application that notes the parts of bodies, and answers with the number of their bytes."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.ends: list[str] = []
-        self.reads = threading.Event()
-        self.reads.set()
-
-    def has_received(self, count: int) -> bool:
-        return len(b"".join(self.parts)) == count
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http"
@@ -48,32 +46,11 @@ class Reader:
         self.ends.append((await receive())["type"])
 
 
-def head(length: int | None, path: str = "/a") -> bytes:
-    framing = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
-    return f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\n{framing}\r\n\r\n".encode()
-
-
-def chunk(data: bytes) -> bytes:
-    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
-
-
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_parts_reach_the_application_before_the_end(engine: str, is_chunked: bool) -> None:
     app = Reader()
-    with mounted(engine, app, sum) as server, Wire(server.port) as wire:
-        for _ in range(2):
-            app.parts.clear()
-            wire.send(head(None if is_chunked else 100_000))
-            for part, total in [(b"a" * 40_000, 40_000), (b"b" * 60_000, 100_000)]:
-                wire.send(chunk(part) if is_chunked else part)
-                assert eventually(functools.partial(app.has_received, total))
-            if is_chunked:
-                wire.send(b"0\r\n\r\n")
-            assert wire.reply()[2] == b"100000"
-            assert b"".join(app.parts) == b"a" * 40_000 + b"b" * 60_000
-        # The connection is as before.
-        wire.send(http(b'{"jsonrpc":"2.0","method":"sum","params":[1,2],"id":1}'))
-        assert wire.reply()[2].endswith(b'"result":3}')
+    with mounted(engine, app, sum) as server:
+        check_parts_arrive_before_the_end(server.port, app, is_chunked)
 
 
 def test_an_application_that_does_not_read_makes_the_client_wait(engine: str) -> None:
@@ -82,15 +59,8 @@ def test_an_application_that_does_not_read_makes_the_client_wait(engine: str) ->
     size = 64 << 20
     with mounted(engine, app, max_body_bytes=size) as server, Wire(server.port) as wire:
         wire.send(head(size))
-        wire.socket.settimeout(0.5)
-        sent = 0
-        with pytest.raises(TimeoutError):
-            while sent < size:
-                sent += wire.socket.send(bytes(1 << 20))
-        # What the kernel holds, and no more than some pieces.
-        assert sent < 32 << 20
+        sent = send_until_it_waits(wire, bytes(size))
         assert app.parts == []
-        wire.socket.settimeout(60)
         app.reads.set()
         wire.send(bytes(size - sent))
         assert wire.reply()[2] == str(size).encode()
@@ -100,25 +70,13 @@ def test_an_application_that_does_not_read_makes_the_client_wait(engine: str) ->
 def test_a_client_that_leaves_within_a_body(engine: str, is_chunked: bool) -> None:
     app = Reader()
     with mounted(engine, app) as server:
-        for end in [Wire.reset, Wire.end]:
-            app.ends.clear()
-            with Wire(server.port) as wire:
-                wire.send(head(None if is_chunked else 100_000))
-                wire.send(chunk(b"part") if is_chunked else b"part")
-                assert eventually(lambda: b"part" in app.parts)
-                end(wire)
-                assert eventually(lambda: app.ends == ["disconnect"])
-            app.parts.clear()
+        check_clients_that_leave(server.port, app, is_chunked, "disconnect")
 
 
 def test_an_invalid_chunk_ends_the_connection(engine: str) -> None:
     app = Reader()
-    with mounted(engine, app) as server, Wire(server.port) as wire:
-        wire.send(head(None) + chunk(b"part"))
-        assert eventually(lambda: app.parts == [b"part"])
-        wire.send(b"no size\r\n")
-        assert wire.rest().startswith(b"HTTP/1.1 400 ")
-        assert eventually(lambda: app.ends == ["disconnect"])
+    with mounted(engine, app) as server:
+        check_an_invalid_chunk(server.port, app, "disconnect")
 
 
 def test_the_limit_of_a_body(engine: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import fastapi
 import pytest
+from bodies import send_until_it_waits
 from certificates import Authority, Files, authority, files
 from functions import sum
 from mounting import mounted
@@ -159,79 +160,58 @@ def test_how_a_client_ends(engine: str, how: Any, code: int, reason: str) -> Non
         assert eventually(lambda: server.stats()["connections"] == 0)
 
 
-def test_messages_before_a_close_arrive(engine: str) -> None:
-    reads, seen = threading.Event(), []
+class LateReceiver:
+    """Accepts, and notes the messages and the code at their end once it may receive."""
 
-    async def app(scope: Any, receive: Receive, send: Send) -> None:
+    def __init__(self) -> None:
+        self.may_receive, self.seen = threading.Event(), list[Any]()
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         assert scope["type"] != "lifespan"
         await receive()
         await send(ACCEPT)
-        while not reads.is_set():
+        while not self.may_receive.is_set():
             await asyncio.sleep(0.001)
         while (message := await receive())["type"] == "websocket.receive":
-            seen.append(message["text"])
-        seen.append(str(message["code"]))
+            self.seen.append(message.get("text") or message["bytes"])
+        self.seen.append(message["code"])
 
+
+def test_messages_before_a_close_arrive(engine: str) -> None:
+    app = LateReceiver()
     with mounted(engine, app) as server, Wire(server.port) as wire:
         wire.send(UPGRADE)
         wire.take_to(b"\r\n\r\n")
         texts = [f"{number:0120}" for number in range(2000)]
         wire.send(b"".join(frame(text.encode()) for text in texts) + frame(b"\x0f\xa0", 8))
-        reads.set()
-        assert eventually(lambda: len(seen) == len(texts) + 1)
-        assert seen == [*texts, "4000"]
+        app.may_receive.set()
+        assert eventually(lambda: len(app.seen) == len(texts) + 1)
+        assert app.seen == [*texts, 4000]
 
 
 def test_the_close_of_a_client_passes_no_message(engine: str) -> None:
     """Also while the only call that its connection may have is this WebSocket."""
-    reads, seen = threading.Event(), []
-
-    async def app(scope: Any, receive: Receive, send: Send) -> None:
-        assert scope["type"] != "lifespan"
-        await receive()
-        await send(ACCEPT)
-        while not reads.is_set():
-            await asyncio.sleep(0.001)
-        while (message := await receive())["type"] == "websocket.receive":
-            seen.append(len(message["text"]))
-        seen.append(message["code"])
-
+    app = LateReceiver()
     with mounted(engine, app, max_connection_calls=1) as server, Wire(server.port) as wire:
         wire.send(UPGRADE)
         wire.take_to(b"\r\n\r\n")
         # More than waits for the application.
         wire.send(frame(b"x" * 100) * 1000 + frame(b"\x0f\xa0", 8))
-        reads.set()
-        assert eventually(lambda: seen == [100] * 1000 + [4000])
+        app.may_receive.set()
+        assert eventually(lambda: app.seen == ["x" * 100] * 1000 + [4000])
 
 
 def test_an_application_that_does_not_receive_makes_the_client_wait(engine: str) -> None:
-    receives, received = threading.Event(), []
-
-    async def app(scope: Any, receive: Receive, send: Send) -> None:
-        assert scope["type"] != "lifespan"
-        await receive()
-        await send(ACCEPT)
-        while not receives.is_set():
-            await asyncio.sleep(0.001)
-        while (message := await receive())["type"] == "websocket.receive":
-            received.append(len(message["bytes"]))
-
+    app = LateReceiver()
     with mounted(engine, app) as server, Wire(server.port) as wire:
         wire.send(UPGRADE)
         wire.take_to(b"\r\n\r\n")
         message = b"\x82\xff" + (1 << 16).to_bytes(8, "big") + bytes(4) + bytes(1 << 16)
-        wire.socket.settimeout(0.5)
-        sent, whole = 0, message * 1024
-        with pytest.raises(TimeoutError):
-            while sent < len(whole):
-                sent += wire.socket.send(whole[sent : sent + (1 << 20)])
-        # What the kernel holds, and no more than some messages.
-        assert sent < 32 << 20
-        wire.socket.settimeout(60)
-        receives.set()
+        whole = message * 1024
+        sent = send_until_it_waits(wire, whole)
+        app.may_receive.set()
         wire.send(whole[sent:])
-        assert eventually(lambda: received == [1 << 16] * 1024)
+        assert eventually(lambda: app.seen == [bytes(1 << 16)] * 1024)
 
 
 def test_a_slow_client_makes_send_wait(engine: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
-import functools
 import gc
 import gzip
 import random
@@ -19,29 +18,29 @@ from typing import Any
 import httpx
 import pytest
 import trustme
+from bodies import (
+    BodyReader,
+    check_an_invalid_chunk,
+    check_clients_that_leave,
+    check_parts_arrive_before_the_end,
+    chunk,
+    head,
+    send_until_it_waits,
+)
 from functions import sum
 from routing import http_client
 from serving import Serve
 
 import ucall
 import ucall.auth
-from harness import HOST, Wire, eventually, http
+from harness import HOST, Wire, eventually
 from ucall import HttpRequest
 
 STREAMING = ["async", "threads"]
 
 
-class Reader:
+class Reader(BodyReader):
     """A function that notes the parts of bodies, and answers with the number of their bytes."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.ends: list[str] = []
-        self.reads = threading.Event()
-        self.reads.set()
-
-    def has_received(self, count: int) -> bool:
-        return len(b"".join(self.parts)) == count
 
     def read(self, request: HttpRequest) -> str:
         total = 0
@@ -81,34 +80,12 @@ class Reader:
         server.http("/a", threads=way == "threads", **options)(function)
 
 
-def head(length: int | None, path: str = "/a") -> bytes:
-    framing = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
-    return f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\n{framing}\r\n\r\n".encode()
-
-
-def chunk(data: bytes) -> bytes:
-    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
-
-
 @pytest.mark.parametrize("way", STREAMING)
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_parts_reach_the_function_before_the_end(serve: Serve, way: str, is_chunked: bool) -> None:
     server, reader = serve(sum), Reader()
     reader.add(server, way)
-    with Wire(server.port) as wire:
-        for _ in range(2):
-            reader.parts.clear()
-            wire.send(head(None if is_chunked else 100_000))
-            for part, total in [(b"a" * 40_000, 40_000), (b"b" * 60_000, 100_000)]:
-                wire.send(chunk(part) if is_chunked else part)
-                assert eventually(functools.partial(reader.has_received, total))
-            if is_chunked:
-                wire.send(b"0\r\n\r\n")
-            assert wire.reply()[2] == b"100000"
-            assert b"".join(reader.parts) == b"a" * 40_000 + b"b" * 60_000
-        # The connection is as before.
-        wire.send(http(b'{"jsonrpc":"2.0","method":"sum","params":[1,2],"id":1}'))
-        assert wire.reply()[2].endswith(b'"result":3}')
+    check_parts_arrive_before_the_end(server.port, reader, is_chunked)
 
 
 @pytest.mark.parametrize("way", STREAMING)
@@ -132,17 +109,10 @@ def test_a_function_that_does_not_read_makes_the_client_wait(serve: Serve, way: 
     reader.add(server, way)
     with Wire(server.port) as wire:
         wire.send(head(size))
-        wire.socket.settimeout(0.5)
-        sent = 0
-        with pytest.raises(TimeoutError):
-            while sent < size:
-                sent += wire.socket.send(bytes(1 << 20))
-        # What the kernel holds, and no more than some pieces.
-        assert sent < 32 << 20
+        sent = send_until_it_waits(wire, bytes(size))
         assert reader.parts == []
         with Wire(server.port) as other:
             assert other.result("sum", [2, 3]) == 5
-        wire.socket.settimeout(60)
         reader.reads.set()
         wire.send(bytes(size - sent))
         assert wire.reply()[2] == str(size).encode()
@@ -156,15 +126,7 @@ def test_a_client_that_leaves_within_a_body(
 ) -> None:
     server, reader = serve(), Reader()
     reader.add(server, way)
-    for end in [Wire.reset, Wire.end]:
-        reader.ends.clear()
-        with Wire(server.port) as wire:
-            wire.send(head(None if is_chunked else 100_000))
-            wire.send(chunk(b"part") if is_chunked else b"part")
-            assert eventually(lambda: b"part" in reader.parts)
-            end(wire)
-            assert eventually(lambda: reader.ends == ["CancelledError"])
-        reader.parts.clear()
+    check_clients_that_leave(server.port, reader, is_chunked, "CancelledError")
     server.stop()
     assert [it for it in caplog.records if it.levelname == "ERROR"] == []
 
@@ -173,12 +135,7 @@ def test_a_client_that_leaves_within_a_body(
 def test_an_invalid_chunk_cancels_the_call(serve: Serve, way: str) -> None:
     server, reader = serve(), Reader()
     reader.add(server, way)
-    with Wire(server.port) as wire:
-        wire.send(head(None) + chunk(b"part"))
-        assert eventually(lambda: reader.parts == [b"part"])
-        wire.send(b"no size\r\n")
-        assert wire.rest().startswith(b"HTTP/1.1 400 ")
-        assert eventually(lambda: reader.ends == ["CancelledError"])
+    check_an_invalid_chunk(server.port, reader, "CancelledError")
 
 
 @pytest.mark.parametrize("way", STREAMING)
