@@ -183,6 +183,35 @@ def test_values_by_position(sent: Callable[..., Any]) -> None:
     assert sent("--positional", "1", "--positional", "2") == [1, 2]
 
 
+def test_words_are_params_by_position(call: Run, sent: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\0\1")
+    assert sent("2", "-3", "true", "hello") == [2, -3, True, "hello"]
+    assert sent("[1, 2]", '{"a": "b=c"}') == [[1, 2], {"a": "b=c"}]
+    assert sent("@a.bin", "x@y") == ["AAE=", "x@y"]
+    assert sent("@-", "5", stdin=b"text") == ["text", 5]
+    assert call("same", "5", "--timeout", "5").stdout == b"5\n"
+
+
+def test_params_by_name_beside_files(sent: Callable[..., Any], tmp_path: Path) -> None:
+    for name in ("pic.png", "4"):
+        (tmp_path / name).write_bytes(png())
+    named = sent("-i", "photo=pic.png", "bins=4", "deep=true", "size=[1, 2]", "note:str=a.png")
+    assert named.pop("photo") and named == {
+        "bins": 4,
+        "deep": True,
+        "size": [1, 2],
+        "note": "a.png",
+    }
+    assert sent("-f", "photo=pic.png", "other=@pic.png", "more=pic.png").keys() == {
+        "photo",
+        "other",
+        "more",
+    }
+    # The first word of an option is a file, and so is a path.
+    assert sent("-i", "bins=4") == sent("-i", "bins=pic.png") == sent("-i", "bins=./4")
+    assert sent("-i", "bins:int=4") == {"bins": 4}
+
+
 def test_standard_input(sent: Callable[..., Any]) -> None:
     assert sent("text=@-", stdin=b"a\nb\n") == {"text": "a\nb\n"}
     assert sent("text=@-", stdin=b"256") == {"text": "256"}
@@ -333,7 +362,11 @@ def test_rpc_errors(call: Run) -> None:
     ("arguments", "complaint"),
     [
         ([], "required: method"),
-        (["echo", "2"], "expected name=value, got '2'"),
+        (["echo", "2", "--positional", "3"], "put the words after --positional"),
+        (["echo", "2", "-f", "ok.txt"], "put the words after --positional"),
+        (["echo", "2", "a=3"], "by position or by name, not both: a has a name"),
+        (["echo", "@absent"], "absent: No such file or directory; --positional @absent sends the"),
+        (["echo", "-f", "ok.txt", "a=absent"], "directory; a:str=absent sends the text itself"),
         (["echo", "=2"], "expected name=value"),
         (["echo", "a=1", "a=2"], "a is given twice"),
         (["echo", "a:what=1"], "expected a type of int, float, bool, str, json, text, got 'what'"),

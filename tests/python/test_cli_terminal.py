@@ -127,7 +127,8 @@ def test_terminal_output_is_escaped(run: Run, tmp_path: Path) -> None:
 def test_errors_are_one_line(run: Run, tmp_path: Path) -> None:
     assert run("absent")[0] == 1
     status, shown = run("same", "-f", "value=absent.txt")
-    assert (status, shown) == (2, "ucall: absent.txt: No such file or directory\n")
+    missing = "ucall: absent.txt: No such file or directory"
+    assert (status, shown) == (2, f"{missing}; value:str=absent.txt sends the text itself\n")
     status, shown = in_terminal(["same", "-p", "1"], tmp_path)
     assert (status, shown) == (3, "ucall: cannot connect to 127.0.0.1:1: Connection refused\n")
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from ucall import __version__
 from ucall._cli.output import emit
-from ucall._cli.values import UsageError
+from ucall._cli.values import UsageError, is_param
 
 __all__ = [
     "DEFAULT_URI",
@@ -36,8 +36,8 @@ _EPILOG = """\
 examples:
   ucall --list
   ucall sum --help
+  ucall sum 2 3
   ucall sum a=2 b=3
-  ucall sum --positional 2 3
   ucall vectorize description='Product description' -i image=./local/path.png -p 8545
   ucall auth id:str=256
   ucall store text=@- < notes.txt
@@ -47,6 +47,7 @@ examples:
   ucall render size:json='[640, 480]' --format image -o picture.png
 
 values:
+  VALUE             a param by position
   name=VALUE        an int, a float, true, false, null, or JSON in [] or {};
                     any other value is text
   name:TYPE=VALUE   TYPE is int, float, bool, str, json, or text: text for
@@ -86,7 +87,10 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Param(argparse.Action):
-    """Collects the params of several options in their order on the command line."""
+    """Collects the params of several options in their order on the command line.
+
+    The words after a file are files, too, unless they can only be params by name.
+    """
 
     def __call__(
         self,
@@ -98,11 +102,16 @@ class _Param(argparse.Action):
         if not values:
             parser.error(f"argument {option_string}: expected at least one value")
         params: list[tuple[str, str]] = getattr(namespace, "params", None) or []
-        namespace.params = [*params, *((self.dest, str(value)) for value in values)]
+        takes_files = self.dest != "positional"
+        for position, value in enumerate(map(str, values)):
+            is_named = takes_files and is_param(value, is_first=position == 0)
+            params = [*params, ("named" if is_named else self.dest, value)]
+        namespace.params = params
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; `params` are pairs of ``"file"``, ``"image"`` or ``"positional"`` and a text."""
+    """The options; `params` are pairs of ``"file"``, ``"image"``, ``"named"`` or ``"positional"``
+    and a text."""
     parser = new_parser()
     options = parser.parse_intermixed_args(arguments)
     options.params = getattr(options, "params", None) or []
@@ -128,7 +137,9 @@ def new_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("method", nargs="?", help="the method's name")
-    parser.add_argument("kwargs", nargs="*", default=[], help="params by name, as name=value")
+    parser.add_argument(
+        "kwargs", nargs="*", default=[], help="params: values by position, or name=value"
+    )
     _add_help_options(parser)
     _add_param_options(parser)
     _add_server_options(parser)

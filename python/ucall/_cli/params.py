@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ucall._cli.values import TYPES, InexactNumberError, UsageError, infer, parse_as, shortened
+from ucall._cli.values import (
+    NAME,
+    TYPES,
+    InexactNumberError,
+    UsageError,
+    infer,
+    parse_as,
+    shortened,
+)
 from ucall.types.images import FORMATS, sniff_format
 
 if TYPE_CHECKING:
@@ -15,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Params"]
 
-#: A name before the = of a file; else the = is a part of the path.
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _STANDARD_INPUT = "@-"
 
 
@@ -24,18 +29,18 @@ class Params:
     """Params by position or by name.
 
     Args:
-        kwargs: Params as ``name=value``.
-        others: Pairs of ``"file"``, ``"image"`` or ``"positional"`` and a text.
+        words: Params as ``name=value``, or values by position.
+        others: Pairs of ``"file"``, ``"image"``, ``"named"`` or ``"positional"`` and a text.
         typed: The types that the server describes, for values without a type.
 
     Raises:
-        UsageError: A value is not of its type, a file cannot be read, or params are given both by
-            position and by name.
+        UsageError: A value is not of its type, a file cannot be read, params are given both by
+            position and by name, or the order of those by position is not known.
     """
 
     def __init__(
         self,
-        kwargs: Iterable[str],
+        words: Iterable[str],
         others: Iterable[tuple[str, str]],
         typed: TypedParams | None = None,
     ) -> None:
@@ -43,10 +48,16 @@ class Params:
         self.named: dict[str, object] = {}
         self._typed = typed
         self._has_read_input = False
-        for text in kwargs:
-            self._add(*self._parse_named(text))
+        for text in words:
+            self._add(*self._parse_word(text))
+        word_count = len(self.positional)
         for kind, text in others:
             self._add(*self._parse_other(kind, text))
+        if 0 < word_count < len(self.positional):
+            raise UsageError(
+                "words and options give params by position, in an order that is not known: "
+                "put the words after --positional"
+            )
         if self.positional and self.named:
             raise UsageError(
                 f"params go by position or by name, not both: {next(iter(self.named))} has a name"
@@ -61,6 +72,17 @@ class Params:
             raise UsageError(f"{name} is given twice")
         else:
             self.named[name] = value
+
+    def _parse_word(self, text: str) -> tuple[str | None, object]:
+        """Parses ``name=value``, or a value by position: JSON, text, or the file of ``@path``."""
+        if "=" in text and text[0] not in "[{":
+            return self._parse_named(text)
+        if self._typed is not None or text == _STANDARD_INPUT or not text.startswith("@"):
+            return None, self._positional(text)
+        try:
+            return None, self._read_file(text.removeprefix("@"))
+        except UsageError as error:
+            raise UsageError(f"{error}; --positional {text} sends the text itself") from None
 
     def _parse_named(self, text: str) -> tuple[str, object]:
         """Parses ``name=value``, ``name=@path`` or ``name:type=value``.
@@ -102,10 +124,16 @@ class Params:
     def _parse_other(self, kind: str, text: str) -> tuple[str | None, object]:
         if kind == "positional":
             return None, self._positional(text)
+        if kind == "named":
+            return self._parse_named(text)
         name, found, path = text.partition("=")
-        if not found or not _NAME.fullmatch(name):
+        if not found or not NAME.fullmatch(name):
             name, path = "", text
-        data = self._read_file(path)
+        try:
+            data = self._read_file(path)
+        except UsageError as error:
+            hint = f"; {name}:str={path} sends the text itself" if name else ""
+            raise UsageError(f"{error}{hint}") from None
         if kind == "image" and sniff_format(data) is None:
             raise UsageError(f"{path}: no image in any of the formats {', '.join(FORMATS)}")
         return name or None, data

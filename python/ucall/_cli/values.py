@@ -9,18 +9,22 @@ from collections.abc import Callable
 from typing import Any
 
 __all__ = [
+    "NAME",
     "TYPES",
     "InexactNumberError",
     "UsageError",
     "exact_json",
     "infer",
     "is_number",
+    "is_param",
     "parse_as",
     "shortened",
 ]
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+#: A name before the = of a file; else the = is a part of the path.
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _WORDS = {"true": True, "false": False, "null": None}
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -74,6 +78,18 @@ def parse_as(kind: str, text: str) -> object:
 def is_number(text: str) -> bool:
     """Whether the text is a number of JSON."""
     return _NUMBER.fullmatch(text) is not None
+
+
+def is_param(text: str, *, is_first: bool) -> bool:
+    """Whether a word among files is a param by name: ``name:type=value``, or after the first file a
+    ``name=value`` that is JSON or ``@path``, which as a path would be a rare one."""
+    head, found, value = text.partition("=")
+    name, typed, kind = head.partition(":")
+    if not found or not NAME.fullmatch(name):
+        return False
+    if typed or is_first:
+        return kind in TYPES
+    return value.startswith("@") or is_number(value) or not isinstance(infer(value), str)
 
 
 def exact_json(text: str) -> Any:
