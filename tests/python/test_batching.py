@@ -374,7 +374,7 @@ def test_a_context_reports_a_disconnected_caller(serve: Serve) -> None:
 def test_functions_unfit_for_batching_are_rejected(bad: str) -> None:
     def number(a: int) -> None: ...
 
-    def default(a: list[int] = []) -> None: ...  # noqa: B006
+    def default(a: list[int], b: list[int] = [1, 2]) -> None: ...  # noqa: B006
 
     def rest(*args: list[int]) -> None: ...
 

@@ -22,7 +22,7 @@ from ucall.types.messages import Takes, UnsupportedType, type_name
 if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["describe", "has_rows", "is_array", "item_of"]
+__all__ = ["default_of_call", "describe", "has_rows", "is_array", "item_of"]
 
 
 def describe(
@@ -52,7 +52,8 @@ def describe(
         columns = ["list" if column == "stacked" else column for column in columns]
     if "stacked" in columns and signatures.yields(function):
         raise TypeError(f"{name}: a batch that yields takes lists, and no arrays")
-    described = [_parameter(*it, name) for it in zip(signature, columns, strict=True)]
+    parameters = zip(signature, annotations, columns, strict=True)
+    described = [_parameter(*it, name, rows) for it in parameters]
     if all(column == "scalar" for column in columns):
         problem = "a batch needs a parameter that is a list or an array, with an item of each call"
         raise TypeError(f"{name}: {problem}")
@@ -71,15 +72,39 @@ def _column_of(annotation: Any) -> str:
     return "list" if _is_list(annotation) else "scalar"
 
 
-def _parameter(parameter: signatures.Parameter, column: str, name: str) -> signatures.Parameter:
+def default_of_call(annotation: Any, default: Any) -> Any:
+    """The default of one call. That of a list or an array is its only item, as the function has
+    the default of a batch with one call.
+
+    Raises:
+        TypeError: It is another list or array.
+    """
+    column = _column_of(annotation)
+    if default is inspect.Parameter.empty or column == "scalar":
+        return default
+    if column == "list" and isinstance(default, (list, tuple)) and len(default) == 1:
+        return default[0]
+    if column == "stacked" and is_array(type(default)) and default.shape[:1] == (1,):
+        return default.reshape(default.shape[1:])
+    raise TypeError("expected the default of a batch with one call: a list or an array of one item")
+
+
+def _parameter(
+    parameter: signatures.Parameter, annotation: Any, column: str, name: str, rows: bool
+) -> signatures.Parameter:
     named, kind, takes, has_default, default = parameter
     if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         raise TypeError(f"{name}: parameter {named!r}: a batch has no *args or **kwargs")
     if has_default and column != "scalar" and takes != "context":
-        problem = "a list or an array of a batch has no default"
-        raise TypeError(f"{name}: parameter {named!r}: {problem}")
+        if rows:
+            problem = "with rows a list or an array has no default"
+            raise TypeError(f"{name}: parameter {named!r}: {problem}")
+        try:
+            default = default_of_call(annotation, default)
+        except TypeError as error:
+            raise TypeError(f"{name}: parameter {named!r}: {error}") from None
     if column == "list":
-        return parameter
+        return named, kind, takes, has_default, default
     return named, kind, (column, typing.cast(Takes, takes)), has_default, default
 
 

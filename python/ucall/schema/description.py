@@ -113,9 +113,14 @@ def _parameters(served: Served) -> list[inspect.Parameter] | None:
     except ValueError:
         return None
     if served.takes_batches:
-        from ucall._functions.batches import item_of
+        from ucall._functions.batches import default_of_call, item_of
 
-        parameters = [it.replace(annotation=item_of(it.annotation)) for it in parameters]
+        items = [(it, item_of(it.annotation)) for it in parameters]
+        return [
+            it.replace(annotation=item, default=default_of_call(it.annotation, it.default))
+            for it, item in items
+            if resolve_alias(item) is not Context
+        ]
     return [it for it in parameters if resolve_alias(it.annotation) is not Context]
 
 
