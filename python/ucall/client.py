@@ -223,6 +223,15 @@ class Client(ClientBase):
         """
         return Methods(self._stream)
 
+    @property
+    def rpc(self) -> Method[Response]:
+        """The methods of the server about itself: ``client.rpc.discover()`` describes the others.
+
+        From then on `dir` of this client has their names, for the completion of interactive shells.
+        It never asks the server itself.
+        """
+        return Method(self._call_rpc, "rpc")
+
     def with_progress(self, callback: Callable[[Any], object]) -> Methods[Response]:
         """Calls that pass each item to a callback: ``client.with_progress(print).train()``.
 
@@ -292,6 +301,14 @@ class Client(ClientBase):
         except (Undecided, ConnectionError) as error:
             reply = run(self._exchange_again(error, call_of(method, args, kwargs, id), (id,)))
         return Response(reply, self._reading)
+
+    def _call_rpc(
+        self, method: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Response:
+        response = self._call(method, args, kwargs)
+        if method == "rpc.discover":
+            self._description = response
+        return response
 
 
 class ClientTLS(Client):

@@ -5,21 +5,22 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ucall._client.address import Address, Addresses
 from ucall._client.blocking import result_of
 from ucall._client.frames import writer_after
 from ucall._client.inbox import check_waiting_bytes
+from ucall._client.names import described_methods, names_below
 from ucall._client.options import TIMEOUT_S, UNCHANGED, BalancedOptions, Options, Unchanged
 from ucall._client.response import Reading, Response
 from ucall._client.sockets import Deadline, late_error, left_to_send
 from ucall._client.streams import ChannelSource, HttpSource, Source
 from ucall._client.tls import context_for
 from ucall._core import FrameRefused, Reply, Request, RequestWriter, Undecided
-from ucall.errors import ConnectionError
+from ucall.errors import ConnectionError, RPCError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -145,8 +146,10 @@ def tcp_options(options: Options) -> Options:
 _IMPLICIT = {"self", "__class__"}
 #: The attributes of a client that a pickled one makes anew.
 _ATTRIBUTES = frozenset(
-    ["_arguments", "_ids", "_options", "_pool", "_reading", "_spans", "_target"]
+    ["_arguments", "_description", "_ids", "_options", "_pool", "_reading", "_spans", "_target"]
 )
+#: A longer description is not read for the names in it.
+_DESCRIPTION_BYTES_MAX = 1 << 20
 
 
 class ClientBase:
@@ -154,6 +157,8 @@ class ClientBase:
 
     _pool: Any
     _stream_of: ClassVar[Callable[..., Any]]
+    #: What `rpc` has got of the server.
+    _description: Response | None = None
 
     def __init__(
         self,
@@ -216,6 +221,19 @@ class ClientBase:
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.Client of {self._target}>"
+
+    def __dir__(self) -> Iterable[str]:
+        """With the server's methods, if ``rpc.discover()`` of this client has described them."""
+        return [*object.__dir__(self), *names_below("", self._known_methods)]
+
+    @property
+    def _known_methods(self) -> list[str]:
+        names = ["rpc.discover"]
+        described = self._description
+        if described is not None and len(described.text) <= _DESCRIPTION_BYTES_MAX:
+            with suppress(RPCError, ValueError):
+                names += described_methods(described.json)
+        return names
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Pickles the address and the options, `with_options` included, without connections."""

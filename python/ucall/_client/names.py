@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeAlias, TypeVar
+import keyword
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeAlias, TypeVar
 
-__all__ = ["Call", "Method", "Methods", "check_public"]
+__all__ = ["Call", "Method", "Methods", "check_public", "described_methods", "names_below"]
 
 T = TypeVar("T")
 
@@ -30,6 +31,10 @@ class Method(Generic[T]):
         check_public(self, name)
         return Method(self._call, f"{self._name}.{name}")
 
+    def __dir__(self) -> Iterable[str]:
+        """With the methods below it, as `ClientBase.rpc` describes."""
+        return [*object.__dir__(self), *names_below(f"{self._name}.", _known_to(self._call))]
+
     def __repr__(self) -> str:
         return f"<ucall method {self._name}>"
 
@@ -49,6 +54,29 @@ class Methods(Generic[T]):
     def __getattr__(self, name: str) -> Method[T]:
         check_public(self, name)
         return Method(self._call, name)
+
+    def __dir__(self) -> Iterable[str]:
+        """With the server's methods, as `ClientBase.rpc` describes."""
+        return [*object.__dir__(self), *names_below("", _known_to(self._call))]
+
+
+def described_methods(description: Any) -> list[str]:
+    """The names of the methods in the result of ``rpc.discover``, which may be any value."""
+    methods = description.get("methods") if isinstance(description, dict) else None
+    found = [it.get("name") for it in methods or () if isinstance(it, dict)]
+    return [it for it in found if isinstance(it, str)]
+
+
+def names_below(prefix: str, methods: Iterable[str]) -> set[str]:
+    """The attributes that continue a name, of those that can be written as attributes."""
+    names = {it[len(prefix) :].partition(".")[0] for it in methods if it.startswith(prefix)}
+    return {it for it in names if it.isidentifier() and it[0] != "_" and not keyword.iskeyword(it)}
+
+
+def _known_to(call: Call[Any]) -> Iterable[str]:
+    """The methods that the client of a call knows, if that is its own."""
+    known: Iterable[str] = getattr(getattr(call, "__self__", None), "_known_methods", ())
+    return known
 
 
 def check_public(owner: object, name: str) -> None:

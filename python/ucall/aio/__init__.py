@@ -168,6 +168,11 @@ class Client(ClientBase):
         """
         return Methods(self._stream)
 
+    @property
+    def rpc(self) -> Method[Coroutine[Any, Any, Response]]:
+        """The methods of the server about itself. See `ucall.client.Client.rpc`."""
+        return Method(self._call_rpc, "rpc")
+
     def with_progress(
         self, callback: Callable[[Any], object]
     ) -> Methods[Coroutine[Any, Any, Response]]:
@@ -234,6 +239,14 @@ class Client(ClientBase):
         except (Undecided, ConnectionError) as error:
             reply = await self._exchange_again(error, call_of(method, args, kwargs, id), (id,))
         return Response(reply, self._reading)
+
+    async def _call_rpc(
+        self, method: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Response:
+        response = await self._call(method, args, kwargs)
+        if method == "rpc.discover":
+            self._description = response
+        return response
 
 
 class Batch(BatchBase[Client]):
