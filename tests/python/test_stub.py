@@ -257,6 +257,41 @@ def test_texts_of_a_foreign_server_stay_texts(text: str, tmp_path: Path) -> None
     assert "\u2028" not in declarations
 
 
+def test_params_that_no_call_can_mix_are_left_out(tmp_path: Path) -> None:
+    """By position the rest of them by name is, and what follows the rest by position."""
+    rest = {"x-rest": "positional", "schema": {"type": "array", "items": INTEGER}}
+    others = {"x-rest": "named", "schema": {"additionalProperties": INTEGER}}
+    mixed = method(
+        "mixed",
+        param("a", INTEGER),
+        {"name": "rest", **rest},
+        param("b", INTEGER, required=False),
+        {"name": "others", **others},
+    )
+    document = {"methods": [mixed, method("named", param("a", INTEGER), {"name": "r", **others})]}
+    source = python_client(Document(document))
+    with described(document) as peer, Client("127.0.0.1", peer.port) as client:
+        typed = load(source, tmp_path).Client(client)
+        typed.mixed(1, 2, 3)
+        typed.named(1, b=2)
+        typed.named(a=1)
+        for call in (
+            lambda: typed.mixed(1, b=2),
+            lambda: typed.mixed(1, c=2),
+            lambda: typed.mixed(a=1),
+            lambda: typed.named(1, 2),
+        ):
+            with pytest.raises(TypeError, match="argument"):
+                call()
+    assert peer.requests == [
+        ("mixed", [1, 2, 3]),
+        ("named", {"a": 1, "b": 2}),
+        ("named", {"a": 1}),
+    ]
+    declarations = typescript_declarations(Document(document))
+    assert "params: [a: number, ...rest: Array<number>];" in declarations
+
+
 @checks_types
 def test_an_empty_description(tmp_path: Path) -> None:
     document = Document({"methods": []})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -57,6 +57,8 @@ class Method:
     runs: str
     is_public: bool
     scopes: tuple[str, ...]
+    #: Those that follow the rest by position, and so cannot go by position themselves.
+    named_only: frozenset[str] = frozenset()
 
     def rest(self, kind: str) -> Param | None:
         """The param that takes all further ones: ``"positional"`` or ``"named"``."""
@@ -64,8 +66,18 @@ class Method:
 
     @property
     def is_by_position(self) -> bool:
-        """Whether params must go by position, for all of them to fit."""
+        """Whether params must go by position, for most of them to fit."""
         return self.structure == "by-position" or self.rest("positional") is not None
+
+    @property
+    def as_called(self) -> Method:
+        """The method with those params alone that one call can have: JSON-RPC knows calls by
+        position and calls by name, and no mix of both."""
+        if not self.is_by_position:
+            return self
+        rest = self.rest("positional")
+        params = tuple(it for it in self.params if it.name not in self.named_only)
+        return replace(self, params=params, rests=() if rest is None else (rest,))
 
 
 class Document:
@@ -199,6 +211,7 @@ class Document:
             text_of(value, "x-runs"),
             value.get("x-auth") is False,
             self._scopes(value.get("x-scopes")),
+            frozenset(_after_rest(found)),
         )
 
     def _scopes(self, value: object) -> tuple[str, ...]:
@@ -241,6 +254,14 @@ class Document:
 #: One object each, so that their schemas are read once.
 _EMPTY: Mapping[str, Any] = {}
 _UNKNOWN_PARAMS = [{"name": "params", "x-rest": "positional", "schema": {"items": {}}}]
+
+
+def _after_rest(params: list[Param]) -> Iterator[str]:
+    has_rest = False
+    for param in params:
+        if has_rest and not param.rest:
+            yield param.name
+        has_rest |= param.rest == "positional"
 
 
 def _checked(name: str, place: str) -> str:

@@ -152,6 +152,7 @@ class _Writer:
         ]
 
     def _method(self, method: Method, name: str, is_async: bool) -> list[str]:
+        method = method.as_called
         identifiers = Identifiers({*keyword.kwlist, *RESERVED})
         all_params = (*method.params, *method.rests)
         names = {param.name: identifiers.add(param.name) for param in all_params}

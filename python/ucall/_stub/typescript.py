@@ -113,6 +113,7 @@ class _Types:
 
     def params(self, method: Method) -> str:
         """The params of a method, by name or by position."""
+        method = method.as_called
         required = [param.is_required for param in method.params]
         # TypeScript allows no required element after an optional one.
         has_order = required == sorted(required, reverse=True)
