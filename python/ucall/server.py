@@ -95,7 +95,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         observability: Metrics, access log and traces: `ucall.Observability`.
         compression: Compresses replies for clients that accept it: `ucall.Compression`.
         title: The name of the program, for its description.
-        version: Of the program.
+        version: Of the program; 0.0.0 if it has none.
         description: What the program does.
         describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
             docs/openrpc.md.
@@ -139,7 +139,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         observability: Observability | None = None,
         compression: Compression | None = None,
         title: str = "ucall",
-        version: str = "0.1.0",
+        version: str = "0.0.0",
         description: str = "",
         describe: bool = True,
         mcp: bool = False,

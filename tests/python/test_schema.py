@@ -554,6 +554,10 @@ def paint(colour: Colour = Colour.RED, on: set[str] | int = 5, names=frozenset("
         assert [method["name"] for method in first["methods"]] == ["pid", "paint"]
 
 
+def test_a_program_without_a_version_has_not_that_of_ucall(serve: Serve):
+    assert _discover(serve(google))["info"] == {"title": "ucall", "version": "0.0.0"}
+
+
 @pytest.mark.parametrize("option", ["title", "version", "description"])
 def test_texts_of_another_type_are_refused(option):
     with pytest.raises(TypeError, match=f"{option}: expected a str, got int"):
