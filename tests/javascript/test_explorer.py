@@ -1,99 +1,19 @@
-"""The explorer page in headless Chromium."""
+"""The explorer page in headless Chromium: methods, forms, keys and accessibility."""
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import io
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import explored
 import numpy
-import PIL.Image
 import pytest
+from explorer_page import OpenPage, Serve, call, enter, expect, field, open_page, outcome, serve
 from node import package
 
 import ucall
 import ucall.auth
 
-api = pytest.importorskip("playwright.sync_api", reason="make test-browser installs playwright")
-expect = api.expect
-
-#: Long enough for a busy machine.
-WAIT_MS = 60_000
-expect.set_options(timeout=WAIT_MS)
-
-OpenPage = Callable[..., Any]
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., ucall.Server]]:
-    """Starts a server with the functions of `explored`, and stops it after the test."""
-    with contextlib.ExitStack() as stack:
-
-        def start(**options: Any) -> ucall.Server:
-            server = ucall.Server(
-                port=0, title="Sample", version="1.2.3", **ucall.options.arguments(options)
-            )
-            explored.add_to(server)
-            return stack.enter_context(server)
-
-        yield start
-
-
-@pytest.fixture
-def open_page(browser: Any) -> Iterator[OpenPage]:
-    """Opens the page of a server; the test fails on errors in the console, but for those of the
-    network that it expects, and on requests to other servers."""
-    contexts = []
-    problems: list[str] = []
-
-    def open_(server: ucall.Server, path: str = "", expected: str = "$^", **options: Any) -> Any:
-        context = browser.new_context(**options)
-        context.set_default_timeout(WAIT_MS)
-        contexts.append(context)
-        page = context.new_page()
-        origin = f"127.0.0.1:{server.port}/"
-
-        def note(message: Any) -> None:
-            if message.type in ("error", "warning") and not re.search(expected, message.text):
-                problems.append(message.text)
-
-        def check(request: Any) -> None:
-            if not request.url.startswith((f"http://{origin}", "data:", "blob:")):
-                problems.append(request.url)
-
-        page.on("console", note)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", check)
-        page.goto(f"http://{origin}{path}")
-        return page
-
-    yield open_
-    for context in contexts:
-        context.close()
-    assert problems == []
-
-
-def call(page: Any) -> None:
-    page.get_by_role("button", name="Call", exact=True).click()
-
-
-def outcome(page: Any) -> Any:
-    return page.get_by_role("region", name="Result")
-
-
-def field(page: Any, name: str) -> Any:
-    return page.get_by_label(name, exact=True)
-
-
-Serve = Callable[..., ucall.Server]
+__all__ = ["open_page", "serve"]
 
 
 def test_methods_are_listed_and_found(serve: Serve, open_page: OpenPage) -> None:
@@ -199,41 +119,6 @@ def test_params_by_position(serve: Serve, open_page: OpenPage) -> None:
     expect(page.locator(".problem")).to_have_text("expected int, got str")
 
 
-def test_an_uploaded_image_comes_back(serve: Serve, open_page: OpenPage, tmp_path: Path) -> None:
-    PIL.Image.new("RGB", (40, 30), "orange").save(tmp_path / "photo.png")
-    page = open_page(serve(), "#thumbnail")
-    field(page, "photo").set_input_files(tmp_path / "photo.png")
-    expect(page.get_by_role("img", name="photo.png")).to_be_visible()
-    field(page, "size").fill("8")
-    call(page)
-    picture = page.get_by_role("img", name="Result: PNG 8 × 8")
-    expect(picture).to_be_visible()
-    assert picture.evaluate("(image) => [image.naturalWidth, image.naturalHeight]") == [8, 8]
-    with page.expect_download() as download:
-        outcome(page).get_by_role("link", name="Download").click()
-    assert PIL.Image.open(download.value.path()).getpixel((0, 0)) == (255, 165, 0)
-
-
-@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f8", "|u1", "<i8", "|b1", "<c16"])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_are_shown(
-    serve: Serve, open_page: OpenPage, tmp_path: Path, dtype: str, order: Any
-) -> None:
-    array = numpy.asarray(numpy.arange(6).reshape(2, 3), dtype=dtype, order=order)
-    numpy.save(tmp_path / "array.npy", array)
-    page = open_page(serve(), "#same")
-    text = base64.b64encode((tmp_path / "array.npy").read_bytes()).decode()
-    field(page, "value").fill(text)
-    call(page)
-    expect(outcome(page)).to_contain_text(f"array of {array.dtype.name}")
-    expect(outcome(page)).to_contain_text("shape (2, 3), 6 items")
-    items = [str(it).strip("()").lower() for it in array.ravel().tolist()]
-    shown = outcome(page).locator("figure code").inner_text().strip("[]").split(", ")
-    assert [complex(it) if "j" in it else it for it in shown] == [
-        complex(it) if "c" in dtype else it.removesuffix(".0") for it in items
-    ]
-
-
 def test_a_npy_file_is_sent(serve: Serve, open_page: OpenPage, tmp_path: Path) -> None:
     numpy.save(tmp_path / "array.npy", numpy.arange(3.0))
     page = open_page(serve(), "#scale")
@@ -285,46 +170,6 @@ def test_broken_json_is_not_sent(serve: Serve, open_page: OpenPage) -> None:
     expect(outcome(page)).to_be_hidden()
 
 
-@pytest.mark.parametrize("transport", ["websocket", "http"])
-def test_a_stream_is_watched_and_stopped(serve: Serve, open_page: OpenPage, transport: str) -> None:
-    page = open_page(serve(), "#ticks")
-    field(page, "Calls over").select_option(transport)
-    call(page)
-    log = page.get_by_role("log", name="Items")
-    expect(log.get_by_text("12", exact=True)).to_be_visible()
-    expect(outcome(page)).to_have_attribute("aria-busy", "true")
-    page.get_by_role("button", name="Stop").click()
-    status = outcome(page).get_by_role("status")
-    expect(status).to_have_text(re.compile(r"Stopped, \d+ items, "))
-    page.goto(f"{page.url.partition('#')[0]}#endings")
-    # The server's generator ends soon after.
-    for _ in range(1000):
-        call(page)
-        expect(outcome(page)).to_contain_text("Done")
-        if "1" in outcome(page).locator("code").inner_text():
-            break
-    expect(outcome(page).locator("code")).to_have_text("1")
-
-
-def test_text_of_a_stream_is_joined(serve: Serve, open_page: OpenPage) -> None:
-    page = open_page(serve(), "#generate")
-    field(page, "prompt").fill("one two three")
-    field(page, "prompt").press("Control+Enter")
-    expect(page.get_by_role("log")).to_have_text("one two three ")
-    expect(outcome(page).get_by_role("status")).to_have_text(re.compile("Done, 3 items"))
-
-
-def test_the_newest_thousand_items_are_shown(serve: Serve, open_page: OpenPage) -> None:
-    words = [f"w{number}" for number in range(1_100)]
-    page = open_page(serve(), "#generate")
-    field(page, "prompt").fill(" ".join(words))
-    field(page, "prompt").press("Control+Enter")
-    expect(outcome(page).get_by_role("status")).to_have_text(re.compile("Done, 1,100 items"))
-    log = page.get_by_role("log", name="Items")
-    expect(log).to_contain_text("100 earlier items are not shown.")
-    assert log.locator("pre").inner_text().split() == words[100:]
-
-
 def test_it_reconnects_after_a_restart(serve: Serve, open_page: OpenPage) -> None:
     server = serve()
     page = open_page(server, "#sum", expected="WebSocket connection|ERR_CONNECTION_REFUSED")
@@ -343,11 +188,6 @@ def test_it_reconnects_after_a_restart(serve: Serve, open_page: OpenPage) -> Non
     field(page, "a").fill("1")
     call(page)
     expect(outcome(page)).to_contain_text("4")
-
-
-def enter(page: Any, key: str) -> None:
-    field(page, "Key").fill(key)
-    page.get_by_role("button", name="Show the methods").click()
 
 
 def test_a_bearer_token_is_asked_for(serve: Serve, open_page: OpenPage) -> None:
@@ -435,85 +275,3 @@ def test_axe_finds_nothing_serious_in_the_form_of_the_key(
     expect(page.get_by_role("alert")).to_be_visible()
     page.evaluate(axe)
     assert page.evaluate("axe.run()")["violations"] == []
-
-
-def snippets(page: Any) -> dict[str, str]:
-    page.locator("summary", has_text="The call as a program").click()
-    return {
-        name: page.get_by_role("region", name=name, exact=True).locator("pre").inner_text()
-        for name in ("curl", "Python", "ucall", "JavaScript")
-    }
-
-
-def run_shell(command: str, folder: Path) -> str:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "UCALL_KEY": "s3cret"}
-    shell = ["bash", "-euo", "pipefail", "-c", command]
-    done = subprocess.run(
-        shell, capture_output=True, text=True, check=True, cwd=folder, env=environment, timeout=120
-    )
-    return done.stdout
-
-
-def run_python(program: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("UCALL_KEY", "s3cret")
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        exec(compile(program, "snippet", "exec"), {})
-    return output.getvalue()
-
-
-@pytest.mark.parametrize("method", ["describe", "reverse", "generate", "label", "health"])
-def test_the_programs_make_the_same_call(
-    serve: Serve,
-    open_page: OpenPage,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
-) -> None:
-    name = "it's a file"
-    (tmp_path / name).write_bytes(b"abc")
-    server = serve(auth=ucall.auth.bearer(["s3cret"]))
-    page = open_page(server, f"#{method}", expected="401")
-    enter(page, "s3cret")
-    if method == "reverse":
-        field(page, "data").set_input_files(tmp_path / name)
-        expect(page.get_by_text(f"{name} is sent.")).to_be_visible()
-        expected = "Y2Jh"
-    elif method == "label":
-        expect(page.get_by_label("Send constructor")).not_to_be_checked()
-        field(page, "text").fill("007")
-        field(page, "data").set_input_files(tmp_path / name)
-        field(page, "color").fill("5")
-        expected = "007 3 5 none"
-    elif method == "health":
-        expected = "deep False"
-    elif method == "generate":
-        field(page, "prompt").fill("it's me")
-        expected = "me "
-    else:
-        field(page, "name").fill("true")
-        field(page, "age").fill("36")
-        page.get_by_label("Send points").check()
-        page.get_by_label("Send points").uncheck()
-        page.get_by_label("Send id").check()
-        field(page, "id").fill("@it \"is\" $HOME\n'quoted'")
-        expected = "$HOME"
-    texts = snippets(page)
-    assert all("s3cret" not in text for text in texts.values())
-    assert expected in run_shell(texts["curl"], tmp_path)
-    assert expected in run_shell(texts["ucall"], tmp_path)
-    assert expected in run_python(texts["Python"], monkeypatch, tmp_path)
-    body = texts["JavaScript"].partition("\n")[2].replace("console.log", "log")
-    lines = page.context.new_page()
-    origin = page.url.partition("#")[0]
-    lines.route(f"{origin}empty", lambda it: it.fulfill(body="", content_type="text/html"))
-    lines.route(f"{origin}{name.replace(' ', '%20')}", lambda it: it.fulfill(body="abc"))
-    lines.goto(f"{origin}empty")
-    program = f"""async () => {{
-        const {{ Client }} = await import("/ucall.js");
-        const UCALL_KEY = "s3cret", output = [], log = (it) => output.push(JSON.stringify(it));
-        {body}
-        return output.join();
-    }}"""
-    assert expected in lines.evaluate(program)
