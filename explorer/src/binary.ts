@@ -3,9 +3,12 @@
 export interface NpyArray {
   dtype: string;
   shape: number[];
-  isFortran: boolean;
-  /** The first items, in the order of C. */
-  head: string[];
+  /** The distances of neighbours along each axis, in items. */
+  strides: number[];
+  /** The text of the item at a place in memory. */
+  text(place: number): string;
+  /** The memory of the items. */
+  memory: DataView;
 }
 
 /** The media type of an image that browsers show, or `npy`; by the first bytes. */
@@ -28,43 +31,42 @@ export function isBase64(text: string): boolean {
   return text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text);
 }
 
-export function decode(base64: string): Uint8Array<ArrayBuffer> {
-  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
-}
+/** A limit of NumPy. */
+const DIMENSIONS_MAX = 64;
 
-/** Reads the head of a `.npy` (NumPy's NEP 1), and its first items. */
-export function readNpy(bytes: Uint8Array, count: number): NpyArray | undefined {
+/** Reads the head of a `.npy` (NumPy's NEP 1); undefined for one that is cut off. */
+export function readNpy(bytes: Uint8Array): NpyArray | undefined {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const isLong = (bytes[6] ?? 1) > 1;
-  const start = isLong ? 12 : 10;
-  if (bytes.length < start) return undefined;
-  const length = isLong ? view.getUint32(8, true) : view.getUint16(8, true);
-  const head = new TextDecoder().decode(bytes.subarray(start, start + length));
+  const from = isLong ? 12 : 10;
+  if (bytes.length < from) return undefined;
+  const start = from + (isLong ? view.getUint32(8, true) : view.getUint16(8, true));
+  const head = new TextDecoder().decode(bytes.subarray(from, start));
   const [, dtype] = /'descr': '([^']+)'/.exec(head) ?? [];
-  const [, sizes] = /'shape': \(([^)]*)\)/.exec(head) ?? [];
-  if (!dtype || sizes === undefined) return undefined;
-  const shape = sizes
+  const [, sides] = /'shape': \(([\d, ]*)\)/.exec(head) ?? [];
+  if (!dtype || sides === undefined) return undefined;
+  const shape = sides
     .split(",")
-    .filter((size) => size.trim())
+    .filter((side) => side.trim())
     .map(Number);
-  const isFortran = /'fortran_order': True/.test(head);
-  const read = readerOf(dtype, new DataView(bytes.buffer, bytes.byteOffset + start + length));
-  const size = shape.reduce((product, it) => product * it, 1);
-  const indices = Array.from({ length: Math.min(size, count) }, (_, index) => index);
-  const items = indices.map((index) => read(isFortran ? fortranIndex(index, shape) : index));
-  return { dtype: nameOf(dtype), shape, isFortran, head: items };
+  const itemBytes = Number(/\d+/.exec(dtype)?.[0]);
+  if (shape.length > DIMENSIONS_MAX || !(start + sizeOf(shape) * itemBytes <= bytes.length)) {
+    return undefined;
+  }
+  const memory = new DataView(bytes.buffer, bytes.byteOffset + start, bytes.length - start);
+  const strides = stridesOf(shape, head.includes("'fortran_order': True"));
+  return { dtype: nameOf(dtype), shape, strides, text: readerOf(dtype, memory), memory };
 }
 
-/** The index in Fortran's order of the item at an index in C's. */
-function fortranIndex(index: number, shape: number[]): number {
-  let rest = index;
-  const places = shape.map(() => 0);
-  for (let axis = shape.length - 1; axis >= 0; axis--) {
-    const size = shape[axis] ?? 1;
-    places[axis] = rest % size;
-    rest = Math.floor(rest / size);
-  }
-  return places.reduceRight((sum, place, axis) => sum * (shape[axis] ?? 1) + place, 0);
+/** The number of items of a shape. */
+export function sizeOf(shape: number[]): number {
+  return shape.reduce((product, side) => product * side, 1);
+}
+
+function stridesOf(shape: number[], isFortran: boolean): number[] {
+  return shape.map((_, axis) =>
+    sizeOf(isFortran ? shape.slice(0, axis) : shape.slice(axis + 1)),
+  );
 }
 
 const KINDS: Record<string, string> = { f: "float", i: "int", u: "uint", c: "complex" };

@@ -2,6 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type Client, RpcError } from "../../python/ucall/static/ucall.js";
+import { record, type Exchange } from "./exchange";
 import type { Method } from "./openrpc";
 
 /** The newest items of a stream that the page keeps. */
@@ -16,9 +17,10 @@ export interface CallState {
   tookMs?: number;
   result?: unknown;
   error?: { code?: number; message: string; data?: unknown };
+  exchange: Exchange;
 }
 
-const BEFORE = { isRunning: true, isStopped: false, items: [], count: 0 };
+const BEFORE = { isRunning: true, isStopped: false, count: 0 };
 
 export function useCall(client: Client, method: Method) {
   const [state, setState] = useState<CallState>();
@@ -31,7 +33,7 @@ export function useCall(client: Client, method: Method) {
     stop();
     const own = new AbortController();
     controller.current = own;
-    const current: CallState = { ...BEFORE, items: [] };
+    const current: CallState = { ...BEFORE, items: [], exchange: record() };
     const startMs = performance.now();
     const show = () => {
       current.tookMs = performance.now() - startMs;

@@ -148,7 +148,10 @@ export function ChoiceControl({ choices, ...props }: ControlProps & { choices: u
   );
 }
 
-export function JsonControl(props: ControlProps) {
+export function JsonControl({
+  placeholder = "JSON, or else text",
+  ...props
+}: ControlProps & { placeholder?: string }) {
   const [text, setText] = useText(props.value, values.parseAny);
   const element = useRef<HTMLTextAreaElement>(null);
   useEffect(() => element.current?.setCustomValidity(values.jsonProblem(text)), [text]);
@@ -159,7 +162,7 @@ export function JsonControl(props: ControlProps) {
       rows={2}
       class="code"
       spellcheck={false}
-      placeholder={values.formatValue(props.schema.default) || "JSON, or else text"}
+      placeholder={values.formatValue(props.schema.default) || placeholder}
       value={text}
       onInput={({ currentTarget }) => {
         setText(currentTarget.value);
@@ -199,7 +202,7 @@ export function ArrayControl(props: ControlProps) {
   const given = props.value instanceof FileValue;
   return (
     <>
-      {!given && <JsonControl {...props} />}
+      {!given && <JsonControl {...props} placeholder="[[1, 2], [3, 4]]" />}
       <label class="hint">
         or a .npy file{" "}
         <input
@@ -212,6 +215,7 @@ export function ArrayControl(props: ControlProps) {
           }}
         />
       </label>
+      {props.value instanceof FileValue && <p class="hint">{props.value.name} is sent.</p>}
     </>
   );
 }

@@ -9,14 +9,14 @@ import { ResolverContext } from "./controls";
 import { MethodView } from "./method";
 import * as openrpc from "./openrpc";
 import type { Credential, Description, Method } from "./openrpc";
-import { Prose } from "./prose";
+import { RecordedSocket, install } from "./exchange";
+import { Inline, Prose } from "./prose";
 import { Resolver } from "./schema";
 import { stored, store } from "./storage";
-import { parseJson } from "./values";
+import { counted } from "./words";
 import "./style.css";
 
-// The client parses replies by it, and integers of a server may be beyond 2⁵³.
-JSON.parse = parseJson;
+install();
 
 type Transport = "websocket" | "http";
 
@@ -77,7 +77,9 @@ function Page({ description, credential, onReload, onForget }: PageProps) {
   const { client, state } = useClient(transport, credential, onReload);
   const resolver = useMemo(() => new Resolver(description), [description]);
   const values = useRef(new Map<string, Record<string, unknown>>()).current;
-  const method = useChosenMethod(description.methods);
+  const isOnly = description.methods.length === 1;
+  const chosenMethod = useChosenMethod(description.methods);
+  const method = isOnly ? description.methods[0] : chosenMethod;
   const { title, version } = description.info;
   useEffect(() => {
     document.title = method ? `${method.name} - ${title}` : title;
@@ -109,9 +111,13 @@ function Page({ description, credential, onReload, onForget }: PageProps) {
         <main id="content" tabIndex={-1}>
           {method ? (
             <>
-              <a class="back" href="#">
-                All methods
-              </a>
+              {isOnly ? (
+                <About description={description} />
+              ) : (
+                <a class="back" href="#">
+                  All methods
+                </a>
+              )}
               <MethodView
                 key={method.name}
                 method={method}
@@ -189,7 +195,11 @@ function useClient(transport: Transport, credential: Credential | undefined, onR
 
 function connect(transport: Transport, credential?: Credential): Client {
   if (transport === "http") return new Client(CALLS, { headers: openrpc.headersOf(credential) });
-  return new Client(socketOf(CALLS), { token: openrpc.tokenOf(credential), maxDelayMs: 2_000 });
+  return new Client(socketOf(CALLS), {
+    token: openrpc.tokenOf(credential),
+    maxDelayMs: 2_000,
+    WebSocket: RecordedSocket,
+  });
 }
 
 /** The method that the address names after `#`. */
@@ -242,7 +252,8 @@ function MethodList({ methods, current }: { methods: Method[]; current?: Method 
         onInput={({ currentTarget }) => setQuery(currentTarget.value)}
       />
       <p role="status" class="hint">
-        {query ? `${found.length} of ${methods.length} methods` : `${methods.length} methods`}
+        {query && `${found.length} of `}
+        {counted(methods.length, "method")}
       </p>
       <ul>
         {found.map((method) => (
@@ -253,7 +264,11 @@ function MethodList({ methods, current }: { methods: Method[]; current?: Method 
             >
               <span class={method.deprecated ? "name deprecated" : "name"}>{method.name}</span>
               {method["x-stream"] && <span class="badge">stream</span>}
-              {method.summary && <span class="summary">{method.summary}</span>}
+              {method.summary && (
+                <span class="summary">
+                  <Inline text={method.summary} />
+                </span>
+              )}
             </a>
           </li>
         ))}
@@ -266,10 +281,14 @@ function textOf({ name, summary = "", description = "" }: Method): string {
   return `${name} ${summary} ${description}`.toLowerCase();
 }
 
-function Welcome({ description: { info } }: { description: Description }) {
+function About({ description: { info } }: { description: Description }) {
+  return info.description ? <Prose text={info.description} /> : null;
+}
+
+function Welcome({ description }: { description: Description }) {
   return (
     <div class="welcome">
-      {info.description && <Prose text={info.description} />}
+      <About description={description} />
       <p>
         Choose a method to call it. <a href={below(CALLS, "openrpc.json")}>openrpc.json</a> describes all of them.
       </p>

@@ -1,16 +1,18 @@
 /** One method: its docs, its form, its calls and their results. */
 
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Client } from "../../python/ucall/static/ucall.js";
 import { CALLS } from "./address";
-import { useCall, type CallState } from "./call";
+import { mediaTypeOf } from "./binary";
+import { useCall } from "./call";
 import { ErrorContext, type FieldError } from "./controls";
+import { CopyButton } from "./copy";
 import { Field } from "./fields";
 import { paramsOf, type Credential, type Method, type Parameter } from "./openrpc";
+import { Outcome } from "./outcome";
 import { Prose } from "./prose";
-import { Result } from "./result";
-import { initialValue, typeName, type Resolver } from "./schema";
-import { SNIPPETS } from "./snippets";
+import { initialValue, kindOf, typeName, type Resolver } from "./schema";
+import { SNIPPETS, type Shown } from "./snippets";
 import { memberOf } from "./values";
 
 interface MethodProps {
@@ -48,10 +50,11 @@ export function MethodView({ method, client, resolver, credential, values }: Met
     (document.getElementById(found.error.path) ?? found.element).focus();
   };
 
+  useRunKeys(call);
+
   return (
     <article aria-labelledby="method">
       <Docs method={method} />
-      <Returns method={method} resolver={resolver} />
       <form
         ref={form}
         aria-label={`Params of ${method.name}`}
@@ -59,15 +62,12 @@ export function MethodView({ method, client, resolver, credential, values }: Met
           event.preventDefault();
           void call();
         }}
-        onKeyDown={(event) => {
-          if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void call();
-        }}
       >
         <ErrorContext.Provider value={fieldError}>
           <Params method={method} given={given} onChange={change} />
         </ErrorContext.Provider>
         <div class="row">
-          <button class="primary" title="Ctrl+Enter">
+          <button class="primary" aria-keyshortcuts="Control+Enter">
             Call
           </button>
           {state?.isRunning && (
@@ -75,12 +75,46 @@ export function MethodView({ method, client, resolver, credential, values }: Met
               Stop
             </button>
           )}
+          <span class="hint keys">
+            or <kbd>Ctrl</kbd>+<kbd>Enter</kbd>
+          </span>
         </div>
       </form>
       <Outcome state={state} method={method} resolver={resolver} />
-      <Snippets method={method} params={params} credential={credential} />
+      <Returns method={method} resolver={resolver} />
+      <Snippets
+        method={method}
+        params={params}
+        credential={credential}
+        shown={shownAs(method, resolver, state?.result)}
+      />
     </article>
   );
+}
+
+/** Ctrl+Enter calls, wherever the focus is. */
+function useRunKeys(call: () => Promise<void>) {
+  const current = useRef(call);
+  current.current = call;
+  useEffect(() => {
+    const run = (event: KeyboardEvent) => {
+      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+      // A focused link or button is not pressed, too.
+      event.preventDefault();
+      if (!event.repeat) void current.current();
+    };
+    addEventListener("keydown", run);
+    return () => removeEventListener("keydown", run);
+  }, []);
+}
+
+/** What the page shows a result as: by its type, or for any type by the newest result. */
+function shownAs(method: Method, resolver: Resolver, result: unknown): Shown {
+  const kind = kindOf(resolver.resolve(method.result?.schema));
+  const type = typeof result === "string" ? mediaTypeOf(result) : undefined;
+  if (kind === "array" || type === "npy") return "array";
+  if (kind === "image" || type) return "image";
+  return kind === "bytes" ? "bytes" : "json";
 }
 
 function Docs({ method }: { method: Method }) {
@@ -99,6 +133,9 @@ function Docs({ method }: { method: Method }) {
       </h2>
       {method.summary && <Prose text={method.summary} />}
       {method.description && <Prose text={method.description} />}
+      {!method.summary && !method.description && (
+        <p class="hint">No description: the docstring of the function would be here.</p>
+      )}
     </>
   );
 }
@@ -110,6 +147,7 @@ interface ParamsProps {
 }
 
 function Params({ method, given, onChange }: ParamsProps) {
+  if (!method.params.length) return <p class="hint">No params.</p>;
   return method.params.map((parameter) => (
     <Field
       key={parameter.name}
@@ -173,7 +211,7 @@ function Returns({ method, resolver }: { method: Method; resolver: Resolver }) {
   const schema = resolver.resolve(method["x-item"] ?? result?.schema);
   return (
     <dl>
-      <dt>{method["x-stream"] ? "Items" : "Result"}</dt>
+      <dt>{method["x-stream"] ? "Yields" : "Returns"}</dt>
       <dd>
         <span class="type">{typeName(schema, resolver)}</span>
         {result?.description && <Prose text={result.description} />}
@@ -188,134 +226,32 @@ function Returns({ method, resolver }: { method: Method; resolver: Resolver }) {
   );
 }
 
-interface OutcomeProps {
-  state?: CallState;
-  method: Method;
-  resolver: Resolver;
-}
-
-function Outcome({ state, method, resolver }: OutcomeProps) {
-  const isStream = method["x-stream"] ?? false;
-  return (
-    <section class="outcome" aria-label="Result" aria-busy={state?.isRunning ?? false}>
-      <p role="status" class="status">
-        {state && statusOf(state, isStream)}
-      </p>
-      {state && isStream && <Items state={state} method={method} resolver={resolver} />}
-      {state?.error && <ErrorView error={state.error} resolver={resolver} />}
-      {state && "result" in state && !(isStream && state.result === null) && (
-        <div class="result">
-          {isStream && <p class="hint">returned</p>}
-          <Result
-            value={state.result}
-            schema={isStream ? undefined : method.result?.schema}
-            resolver={resolver}
-          />
-        </div>
-      )}
-    </section>
-  );
-}
-
-function statusOf(state: CallState, isStream: boolean): string {
-  const verb = state.isRunning
-    ? "Running"
-    : state.isStopped
-      ? "Stopped"
-      : state.error
-        ? "Failed"
-        : "Done";
-  const items = isStream ? `, ${state.count.toLocaleString()} items` : "";
-  const time = state.isRunning && !isStream ? "" : `, ${duration(state.tookMs ?? 0)}`;
-  return `${verb}${items}${time}`;
-}
-
-function duration(ms: number): string {
-  return ms < 1000 ? `${ms.toFixed(1)} ms` : `${(ms / 1000).toFixed(2)} s`;
-}
-
-/** Text of a stream, such as tokens, as one text; other items one by one. */
-function Items({ state: { items, count }, method, resolver }: { state: CallState } & OutcomeProps) {
-  if (!items.length) return null;
-  const isText = items.every((item) => typeof item === "string");
-  const dropped = count - items.length;
-  return (
-    <div class="items" role="log" aria-label="Items" tabIndex={0}>
-      {dropped > 0 && <p class="hint">{dropped.toLocaleString()} earlier items are not shown.</p>}
-      {isText ? (
-        <pre>{items.join("")}</pre>
-      ) : (
-        <ol start={dropped + 1}>
-          {items.map((item, at) => (
-            <li key={dropped + at}>
-              <Result value={item} schema={method["x-item"]} resolver={resolver} level={1} />
-            </li>
-          ))}
-        </ol>
-      )}
-    </div>
-  );
-}
-
-function ErrorView({ error, resolver }: { error: CallState["error"] & {}; resolver: Resolver }) {
-  return (
-    <div class="error" role="alert">
-      <p>
-        <strong>{error.message}</strong> {error.code !== undefined && <code>{error.code}</code>}
-      </p>
-      {typeof error.data === "string" ? (
-        <pre>{error.data}</pre>
-      ) : (
-        error.data !== undefined && <Result value={error.data} resolver={resolver} />
-      )}
-    </div>
-  );
-}
-
 interface SnippetsProps {
   method: Method;
   params: unknown[] | Record<string, unknown>;
   credential?: Credential;
+  shown: Shown;
 }
 
 function Snippets(props: SnippetsProps) {
-  const [copied, setCopied] = useState("");
+  const [isOpen, setIsOpen] = useState(false);
   return (
-    <details class="snippets">
+    <details class="snippets" onToggle={({ currentTarget }) => setIsOpen(currentTarget.open)}>
       <summary>The call as a program</summary>
-      {Object.entries(SNIPPETS).map(([name, write]) => (
-        <Snippet
-          key={name}
-          name={name}
-          text={write({ ...props, url: CALLS })}
-          isCopied={copied === name}
-          onCopy={() => setCopied(name)}
-        />
-      ))}
+      {isOpen &&
+        Object.entries(SNIPPETS).map(([name, write]) => (
+          <Snippet key={name} name={name} text={write({ ...props, url: CALLS })} />
+        ))}
     </details>
   );
 }
 
-interface SnippetProps {
-  name: string;
-  text: string;
-  isCopied: boolean;
-  onCopy(): void;
-}
-
-function Snippet({ name, text, isCopied, onCopy }: SnippetProps) {
+function Snippet({ name, text }: { name: string; text: string }) {
   return (
     <section aria-label={name}>
       <div class="heading">
         <h3>{name}</h3>
-        <button
-          type="button"
-          class="quiet"
-          aria-label={`Copy ${name}`}
-          onClick={() => void navigator.clipboard.writeText(text).then(onCopy)}
-        >
-          {isCopied ? "Copied" : "Copy"}
-        </button>
+        <CopyButton name={name} text={() => text} />
       </div>
       <pre tabIndex={0}>{text}</pre>
     </section>

@@ -38,6 +38,8 @@ export interface Method {
   "x-scopes"?: string[];
   "x-stream"?: boolean;
   "x-item"?: Schema;
+  /** What a generator returns at its end. */
+  "x-returned"?: Schema;
 }
 
 export interface Description {

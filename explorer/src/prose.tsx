@@ -5,13 +5,17 @@ export function Prose({ text, id }: { text: string; id?: string }) {
     <div class="prose" id={id}>
       {text.split(/\n\s*\n/).map((paragraph) => (
         <p>
-          {paragraph
-            .split(/(`+[^`]+`+)/)
-            .map((part) =>
-              part.startsWith("`") ? <code>{part.replace(/^`+|`+$/g, "")}</code> : part,
-            )}
+          <Inline text={paragraph} />
         </p>
       ))}
     </div>
   );
+}
+
+export function Inline({ text }: { text: string }) {
+  return text
+    .split(/(`+[^`]+`+)/)
+    .map((part) =>
+      part.startsWith("`") ? <code>{part.replace(/^`+|`+$/g, "")}</code> : part,
+    );
 }

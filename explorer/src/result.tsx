@@ -1,15 +1,18 @@
 /** Results: images as pictures, arrays by shape, dtype and head, and all else as a tree. */
 
-import { useEffect, useMemo, useState } from "preact/hooks";
-import { decode, isBase64, readNpy, mediaTypeOf } from "./binary";
+import { useState } from "preact/hooks";
+import { ArrayView } from "./array";
+import { isBase64, mediaTypeOf } from "./binary";
+import { Bytes, Download, sizeText } from "./bytes";
+import { oneLine } from "./preview";
 import { kindOf, type Kind, type Resolver, type Schema } from "./schema";
 import { isExactInteger } from "./values";
+import { counted } from "./words";
 
 /** Items of a list or an object that are shown at first, and with each "more". */
 const PAGE = 100;
-const HEAD = 24;
-/** The lists and objects of the first levels are open, unless they are long. */
-const OPEN_LEVELS = 6;
+/** The lists and objects of the first levels are open, unless they are long or fit on a line. */
+export const OPEN_LEVELS = 6;
 const OPEN_ITEMS = 30;
 const TEXT_LENGTH = 2_000;
 
@@ -18,15 +21,29 @@ interface ResultProps {
   schema?: Schema;
   resolver: Resolver;
   level?: number;
+  /** Of a member of an object, or the place of an item. */
+  name?: string | number;
 }
 
-export function Result({ value, schema, resolver, level = 0 }: ResultProps) {
+export function Result({ value, schema, resolver, level = 0, name }: ResultProps) {
   const known = resolver.resolve(schema);
-  if (typeof value === "string") return <Text text={value} kind={kindOf(known)} />;
   if (typeof value === "object" && value !== null && !isExactInteger(value)) {
-    return <Tree value={value} schema={known} resolver={resolver} level={level} />;
+    return <Tree value={value} schema={known} resolver={resolver} level={level} name={name} />;
   }
-  return <code class={typeof value}>{JSON.stringify(value)}</code>;
+  return (
+    <>
+      <Key name={name} />
+      {typeof value === "string" ? (
+        <Text text={value} kind={kindOf(known)} />
+      ) : (
+        <code class={typeof value}>{JSON.stringify(value)}</code>
+      )}
+    </>
+  );
+}
+
+function Key({ name }: { name?: string | number }) {
+  return name === undefined ? null : <span class="key">{name}: </span>;
 }
 
 function Text({ text, kind }: { text: string; kind: Kind }) {
@@ -45,7 +62,7 @@ function LongText({ text }: { text: string }) {
     <>
       <code class="string">{quote(text.slice(0, TEXT_LENGTH))}…</code>{" "}
       <button type="button" class="quiet" onClick={() => setIsWhole(true)}>
-        Show all {text.length.toLocaleString()} characters
+        Show all {counted(text.length, "character")}
       </button>
     </>
   );
@@ -73,7 +90,7 @@ function Picture({ base64, type }: { base64: string; type: string }) {
         />
       )}
       <figcaption>
-        {name}, {bytesText(base64)} <Download base64={base64} name={`result.${extension(type)}`} />
+        {name}, {sizeText(base64)} <Download base64={base64} name={`result.${extension(type)}`} />
       </figcaption>
     </figure>
   );
@@ -83,104 +100,55 @@ function extension(type: string): string {
   return type === "image/*" ? "bin" : type.slice(6);
 }
 
-function ArrayView({ base64 }: { base64: string }) {
-  const array = useMemo(() => readNpy(decode(base64), HEAD), [base64]);
-  if (!array) return <Bytes base64={base64} />;
-  const size = array.shape.reduce((product, it) => product * it, 1);
-  return (
-    <figure>
-      <code>
-        [{array.head.join(", ")}
-        {size > array.head.length && ", …"}]
-      </code>
-      <figcaption>
-        array of {array.dtype}, shape ({array.shape.join(", ")}), {size.toLocaleString()}{" "}
-        {size === 1 ? "item" : "items"} <Download base64={base64} name="result.npy" />
-      </figcaption>
-    </figure>
-  );
-}
-
-function Bytes({ base64 }: { base64: string }) {
-  const bytes = useMemo(() => decode(base64), [base64]);
-  const text = useMemo(() => printable(bytes), [bytes]);
-  const hex = [...bytes.subarray(0, 2 * HEAD)].map((byte) => byte.toString(16).padStart(2, "0"));
-  return (
-    <figure>
-      <code>{text === undefined ? hex.join(" ") : text.slice(0, TEXT_LENGTH)}</code>
-      <figcaption>
-        bytes, {bytesText(base64)} <Download base64={base64} name="result.bin" />
-      </figcaption>
-    </figure>
-  );
-}
-
-/** The text of bytes that are UTF-8 without control characters. */
-function printable(bytes: Uint8Array): string | undefined {
-  try {
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-    return /[\0-\x08\x0e-\x1f]/.test(text) ? undefined : text;
-  } catch {
-    return undefined;
-  }
-}
-
-function bytesText(base64: string): string {
-  const padding = base64.endsWith("==") ? 2 : base64.endsWith("=") ? 1 : 0;
-  return `${((base64.length / 4) * 3 - padding).toLocaleString()} bytes`;
-}
-
-function Download({ base64, name }: { base64: string; name: string }) {
-  const [url, setUrl] = useState<string>();
-  useEffect(() => {
-    const made = URL.createObjectURL(new Blob([decode(base64)]));
-    setUrl(made);
-    return () => URL.revokeObjectURL(made);
-  }, [base64]);
-  return (
-    <a href={url} download={name}>
-      Download
-    </a>
-  );
-}
-
 interface TreeProps extends ResultProps {
   value: object;
   schema: Schema;
   level: number;
 }
 
-function Tree({ value, schema, resolver, level }: TreeProps) {
+/** A closed list or object is one line of its JSON. */
+function Tree({ value, schema, resolver, level, name }: TreeProps) {
   const [shown, setShown] = useState(PAGE);
   const isList = Array.isArray(value);
-  const entries = Object.entries(value);
-  const brackets = isList ? "[]" : "{}";
-  if (!entries.length) return <code>{brackets}</code>;
-  const [isOpen, setIsOpen] = useState(level < OPEN_LEVELS && entries.length <= OPEN_ITEMS);
-  const unit = isList ? "item" : "member";
+  const names = isList ? [] : Object.keys(value);
+  const count = isList ? value.length : names.length;
+  const keys = Array.from({ length: Math.min(shown, count) }, (_, at) => names[at] ?? at);
+  const isLong = count > OPEN_ITEMS || (isList && isOfNumbers(value));
+  const [isOpen, setIsOpen] = useState(level < OPEN_LEVELS && !isLong);
+  if (!count) {
+    return (
+      <>
+        <Key name={name} />
+        <code>{isList ? "[]" : "{}"}</code>
+      </>
+    );
+  }
   return (
     <details open={isOpen} onToggle={({ currentTarget }) => setIsOpen(currentTarget.open)}>
       <summary>
-        {isList ? "list" : "object"} of {entries.length.toLocaleString()} {unit}
-        {entries.length > 1 && "s"}
+        <Key name={name} />
+        <span class="count">
+          {isList ? `list of ${counted(count, "item")}` : `object of ${counted(count, "member")}`}
+        </span>
+        {!isOpen && <code>{oneLine(value)}</code>}
       </summary>
       {isOpen && (
         <ul class="tree">
-          {entries.slice(0, shown).map(([key, it]) => (
-            <li>
-              <span class="key">{key}:</span>{" "}
+          {keys.map((key) => (
+            <li key={key}>
               <Result
-                value={it}
-                schema={memberSchema(schema, key, isList)}
+                name={key}
+                value={(value as Record<PropertyKey, unknown>)[key]}
+                schema={memberSchema(schema, String(key), isList)}
                 resolver={resolver}
                 level={level + 1}
               />
             </li>
           ))}
-          {shown < entries.length && (
+          {shown < count && (
             <li>
               <button type="button" class="quiet" onClick={() => setShown(shown + PAGE)}>
-                Show more of {entries.length.toLocaleString()}
+                Show more of {count.toLocaleString()}
               </button>
             </li>
           )}
@@ -188,6 +156,10 @@ function Tree({ value, schema, resolver, level }: TreeProps) {
       )}
     </details>
   );
+}
+
+function isOfNumbers(list: unknown[]): boolean {
+  return list.every((item) => typeof item === "number" || isExactInteger(item));
 }
 
 function memberSchema(schema: Schema, key: string, isList: boolean): Schema | undefined {

@@ -1,9 +1,11 @@
 /** Calls as programs: for curl, Python, the command `ucall` and JavaScript. */
 
-import { below, socketOf } from "./address";
+import { below } from "./address";
 import type { Credential, Method } from "./openrpc";
-import { tokenOf } from "./openrpc";
 import { FileValue, isExactInteger } from "./values";
+
+/** What a result is shown as. */
+export type Shown = "json" | "array" | "bytes" | "image";
 
 export interface Call {
   method: Method;
@@ -11,6 +13,7 @@ export interface Call {
   /** Where calls are sent. */
   url: string;
   credential?: Credential;
+  shown: Shown;
 }
 
 export const SNIPPETS: Record<string, (call: Call) => string> = { curl, Python, ucall, JavaScript };
@@ -39,7 +42,7 @@ function curl(call: Call): string {
 }
 
 function Python(call: Call): string {
-  const { method, params, url } = call;
+  const { method, params, url, shown } = call;
   const files: string[] = [];
   const given = Array.isArray(params)
     ? params.map((value) => pythonLiteral(value, files))
@@ -58,8 +61,19 @@ function Python(call: Call): string {
     "from ucall.client import Client",
     "",
     `client = Client(${JSON.stringify(url)}${headers})`,
-    method["x-stream"] ? `for item in ${called}:\n    print(item)` : `print(${called}.json)`,
+    method["x-stream"] ? `for item in ${called}:\n    print(item)` : printed(called, method, shown),
   ].join("\n");
+}
+
+function printed(called: string, method: Method, shown: Shown): string {
+  if (shown === "image") return `${called}.image.save(${JSON.stringify(pictureName(method))})`;
+  const attribute = { json: "json", array: "numpy", bytes: "bytes" }[shown];
+  return `print(${called}.${attribute})`;
+}
+
+/** The file of a picture, which a program cannot print. */
+function pictureName({ name }: Method): string {
+  return `${name.replace(/\W+/g, "_")}.png`;
 }
 
 // Attributes of the client, which are no methods of the server.
@@ -101,7 +115,7 @@ function pythonLiteral(value: unknown, files: string[]): string {
 }
 
 function ucall(call: Call): string {
-  const { method, params, url } = call;
+  const { method, params, url, shown } = call;
   // The option is first, because a method may have the name of a command, such as health.
   const words = ["ucall", "--uri", shellWord(url.replace(/\/$/, "")), shellWord(method.name)];
   if (Array.isArray(params)) words.push(...positionalWords(params));
@@ -109,6 +123,8 @@ function ucall(call: Call): string {
   const [name, value] = headerOf(call, `$${VARIABLE}`);
   if (name) words.push(`-H "${name}: ${value}"`);
   if (method["x-stream"]) words.push("--stream");
+  else if (shown === "image") words.push(`--format image -o ${pictureName(method)}`);
+  else if (shown !== "json") words.push(`--format ${shown === "array" ? "numpy" : shown}`);
   return words.join(" ");
 }
 
@@ -151,34 +167,46 @@ function isJson(value: string): boolean {
   }
 }
 
+/** For Node, which imports no module by an address of HTTP. Over HTTP nothing has to be closed. */
 function JavaScript(call: Call): string {
-  const { method, params, url } = call;
+  const { method, params, url, shown } = call;
   const files: FileValue[] = [];
   const marks = JSON.stringify(marked(params, files));
   const given = files.reduce(
     (json, file, at) =>
-      json.replace(`"${mark(at)}"`, () => `await base64(${JSON.stringify(file.name)})`),
+      json.replace(`"${mark(at)}"`, () => `await readFile(${JSON.stringify(file.name)})`),
     marks,
   );
-  const token = tokenOf(call.credential) !== undefined;
-  const [name, value] = headerOf(call, `\${${VARIABLE}}`);
-  const options = token
-    ? `, { token: ${VARIABLE} }`
-    : name && `, { headers: { "${name}": \`${value}\` } }`;
-  const address = name && !token ? url : socketOf(url);
+  const [name, value] = headerOf(call, `\${process.env.${VARIABLE}}`);
+  const options = name && `, { headers: { "${name}": \`${value}\` } }`;
   const called = `${JSON.stringify(method.name)}, ${given}`;
+  const print = method["x-stream"]
+    ? `for await (const item of client.stream(${called})) console.log(item);`
+    : logged(`await client.call(${called})`, method, shown);
+  const used = ["readFile", "writeFile"].filter((name) => print.includes(`await ${name}(`));
   return [
-    `import { Client } from ${JSON.stringify(below(url, "ucall.js"))};`,
-    ...(files.length ? ["", ENCODE] : []),
+    ...(used.length ? [`const { ${used.join(", ")} } = await import("node:fs/promises");`] : []),
+    `const module = await (await fetch(${JSON.stringify(below(url, "ucall.js"))})).text();`,
+    "const { Client } = await import(`data:text/javascript,${encodeURIComponent(module)}`);",
     "",
-    `const client = new Client(${JSON.stringify(address)}${options});`,
-    method["x-stream"]
-      ? `for await (const item of client.stream(${called})) console.log(item);`
-      : `console.log(await client.call(${called}));`,
+    `const client = new Client(${JSON.stringify(url)}${options});`,
+    print,
   ].join("\n");
 }
 
-const ENCODE = "const base64 = async (url) => (await (await fetch(url)).bytes()).toBase64();";
+function logged(called: string, method: Method, shown: Shown): string {
+  switch (shown) {
+    case "array":
+      return `console.log(${called}.array());`;
+    case "bytes":
+      return `console.log(${called}.bytes());`;
+    case "image":
+      return `await writeFile(${JSON.stringify(pictureName(method))}, ${called}.bytes());`;
+    case "json":
+      // All levels, of which `log` prints two.
+      return `console.dir(${called}, { depth: null });`;
+  }
+}
 
 /** The name of the header of a credential, and its value with the key replaced. */
 function headerOf({ credential }: Call, variable: string): [string, string] {

@@ -87,6 +87,14 @@ def scale(values: NDArray[numpy.float64], by: float = 2.0) -> NDArray[numpy.floa
     return values * by
 
 
+def gradient(height: int, width: int) -> NDArray[numpy.uint8]:
+    """Makes an image that gets redder downwards and greener to the right."""
+    pixels = numpy.zeros((height, width, 3), numpy.uint8)
+    pixels[..., 0] = numpy.arange(height)[:, None]
+    pixels[..., 1] = numpy.arange(width)
+    return pixels
+
+
 def reverse(data: bytes) -> bytes:
     """Reverses bytes."""
     return data[::-1]
@@ -107,6 +115,12 @@ class Streams:
         """Yields the words of a prompt."""
         for word in prompt.split():
             yield f"{word} "
+            await asyncio.sleep(0)
+
+    async def records(self, count: int) -> AsyncIterator[dict[str, Any]]:
+        """Yields objects."""
+        for number in range(count):
+            yield {"number": number, "user": {"name": f"user {number}", "tags": ["a", "b"]}}
             await asyncio.sleep(0)
 
     async def ticks(self) -> AsyncIterator[int]:
@@ -154,6 +168,7 @@ def add_to(server: ucall.Server) -> None:
         same,
         thumbnail,
         scale,
+        gradient,
         reverse,
         at,
         total,
@@ -162,5 +177,5 @@ def add_to(server: ucall.Server) -> None:
         evaluate,
         whoami,
     )
-    for function in (*plain, streams.generate, streams.ticks, streams.endings):
+    for function in (*plain, streams.generate, streams.records, streams.ticks, streams.endings):
         server.add(function)

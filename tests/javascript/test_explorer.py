@@ -20,10 +20,10 @@ def test_methods_are_listed_and_found(serve: Serve, open_page: OpenPage) -> None
     page = open_page(serve())
     expect(page).to_have_title("Sample")
     names = page.locator("nav .name")
-    expect(names).to_have_count(15)
+    expect(names).to_have_count(17)
     field(page, "Search methods").fill("IMAGE small")
     expect(names).to_have_text(["thumbnail"])
-    expect(page.get_by_text("1 of 15 methods")).to_be_visible()
+    expect(page.get_by_text("1 of 17 methods")).to_be_visible()
     page.get_by_role("link", name="thumbnail").click()
     expect(page.get_by_role("heading", name="thumbnail")).to_be_focused()
     expect(page).to_have_title("thumbnail - Sample")
@@ -85,8 +85,9 @@ def test_a_nested_form_is_filled_and_called(
         ("same", {"value": '{"a": [1, null]}'}, "null"),
         ("same", {"value": "text"}, '"text"'),
         ("same", {"value": "18446744073709551617"}, "18446744073709551617"),
-        ("scale", {"values": "[[1, 2], [3, 4]]", "by": "0.5"}, "[0.5, 1, 1.5, 2]"),
+        ("scale", {"values": "[[1, 2], [3, 4]]", "by": "0.5"}, "[[0.5,   1],\n [1.5,   2]]"),
         ("scale", {"values": "[[1, 2]]"}, "array of float64, shape (1, 2), 2 items"),
+        ("scale", {"values": "[3]"}, "array of float64, shape (1,), 1 item Download"),
         ("at", {"time": "2026-11-21T12:00:00Z", "unit": "mm"}, '"2026-11-21T12:00:00Z"'),
         ("whoami", {}, "null"),
     ],
@@ -170,6 +171,28 @@ def test_broken_json_is_not_sent(serve: Serve, open_page: OpenPage) -> None:
     expect(outcome(page)).to_be_hidden()
 
 
+def test_the_only_method_is_open(open_page: OpenPage) -> None:
+    server = ucall.Server(port=0, title="One", description="Has one function.")
+    server.add(lambda a: a, name="same")
+    with server:
+        page = open_page(server, expected="WebSocket connection")
+        expect(page.get_by_role("heading", name="same")).to_be_visible()
+        expect(page.get_by_text("1 method", exact=True)).to_be_visible()
+        expect(page.get_by_text("Has one function.")).to_be_visible()
+        # What the page would show, and where it comes from.
+        expect(page.get_by_text("the docstring of the function would be here")).to_be_visible()
+        field(page, "a").fill("[5]")
+        page.get_by_role("searchbox").press("Control+Enter")
+        expect(outcome(page)).to_contain_text("list of 1 item[5]")
+        assert page.locator("form, .outcome, dl").evaluate_all(
+            "(all) => all.map((it) => it.tagName)"
+        ) == [
+            "FORM",
+            "SECTION",
+            "DL",
+        ]
+
+
 def test_it_reconnects_after_a_restart(serve: Serve, open_page: OpenPage) -> None:
     server = serve()
     page = open_page(server, "#sum", expected="WebSocket connection|ERR_CONNECTION_REFUSED")
@@ -223,7 +246,7 @@ def test_an_api_key_is_sent_over_http(serve: Serve, open_page: OpenPage) -> None
 
 def test_it_is_used_by_keyboard(serve: Serve, open_page: OpenPage) -> None:
     page = open_page(serve())
-    expect(page.get_by_text("15 methods")).to_be_visible()
+    expect(page.get_by_text("17 methods")).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("adds two")
     page.keyboard.press("Tab")
@@ -233,6 +256,11 @@ def test_it_is_used_by_keyboard(serve: Serve, open_page: OpenPage) -> None:
     page.keyboard.type("2")
     page.keyboard.press("Control+Enter")
     expect(outcome(page)).to_contain_text("5")
+    field(page, "a").fill("3")
+    # Wherever the focus is, and a link opens no other page.
+    page.get_by_role("link", name="sum").press("Control+Enter")
+    expect(outcome(page)).to_contain_text("6")
+    assert len(page.context.pages) == 1
 
 
 SCREENS = [("light", 1000), ("dark", 1000), ("light", 360)]
@@ -263,6 +291,21 @@ def test_axe_finds_nothing_serious(
         page.locator("summary", has_text="The call as a program").click()
         call(page)
         expect(outcome(page)).to_contain_text("items" if method == "ticks" else "Failed")
+        check()
+    results = {
+        "same": {"value": '{"list": [{"a": 1}], "text": "' + "long " * 100 + '"}'},
+        "scale": {"values": str(numpy.eye(30).tolist())},
+        "gradient": {"height": "30", "width": "2000"},
+        "records": {"count": "30"},
+    }
+    for method, values in results.items():
+        page.goto(f"{page.url.partition('#')[0]}#{method}")
+        for name, text in values.items():
+            field(page, name).fill(text)
+        call(page)
+        expect(outcome(page)).to_contain_text("Done")
+        outcome(page).locator("summary", has_text="Request and reply").click()
+        expect(outcome(page).get_by_role("region", name="Reply")).to_be_visible()
         check()
 
 

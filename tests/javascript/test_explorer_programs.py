@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import os
@@ -10,8 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
+import PIL.Image
 import pytest
-from explorer_page import OpenPage, Serve, enter, expect, field, open_page, serve
+from explorer_page import OpenPage, Serve, call, enter, expect, field, open_page, outcome, serve
+from node import system_node
 
 import ucall.auth
 
@@ -32,6 +36,23 @@ def run_shell(command: str, folder: Path) -> str:
     shell = ["bash", "-euo", "pipefail", "-c", command]
     done = subprocess.run(
         shell, capture_output=True, text=True, check=True, cwd=folder, env=environment, timeout=120
+    )
+    return done.stdout
+
+
+def run_node(program: str, folder: Path) -> str:
+    """Runs a program as it was pasted."""
+    (folder / "program.mjs").write_text(program)
+    environment = {**os.environ, "UCALL_KEY": "s3cret"}
+    command = [system_node(), "program.mjs"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+        env=environment,
+        timeout=120,
     )
     return done.stdout
 
@@ -83,18 +104,54 @@ def test_the_programs_make_the_same_call(
     texts = snippets(page)
     assert all("s3cret" not in text for text in texts.values())
     assert expected in run_shell(texts["curl"], tmp_path)
+    # The page shows these bytes as text, and so do the other programs.
+    expected = "cba" if method == "reverse" else expected
     assert expected in run_shell(texts["ucall"], tmp_path)
     assert expected in run_python(texts["Python"], monkeypatch, tmp_path)
-    body = texts["JavaScript"].partition("\n")[2].replace("console.log", "log")
-    lines = page.context.new_page()
-    origin = page.url.partition("#")[0]
-    lines.route(f"{origin}empty", lambda it: it.fulfill(body="", content_type="text/html"))
-    lines.route(f"{origin}{name.replace(' ', '%20')}", lambda it: it.fulfill(body="abc"))
-    lines.goto(f"{origin}empty")
-    program = f"""async () => {{
-        const {{ Client }} = await import("/ucall.js");
-        const UCALL_KEY = "s3cret", output = [], log = (it) => output.push(JSON.stringify(it));
-        {body}
-        return output.join();
-    }}"""
-    assert expected in lines.evaluate(program)
+    expected = "Uint8Array(3) [ 99, 98, 97 ]" if method == "reverse" else expected
+    assert expected in run_node(texts["JavaScript"], tmp_path)
+
+
+@pytest.mark.parametrize(("method", "printed"), [("scale", "[0. 2. 4.]"), ("thumbnail", "")])
+def test_the_programs_print_what_the_page_shows(
+    serve: Serve,
+    open_page: OpenPage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    printed: str,
+) -> None:
+    numpy.save(tmp_path / "array.npy", numpy.arange(3.0))
+    PIL.Image.new("RGB", (40, 30), "orange").save(tmp_path / "photo.jpg")
+    page = open_page(serve(), f"#{method}")
+    if method == "scale":
+        page.get_by_label("or a .npy file").set_input_files(tmp_path / "array.npy")
+    else:
+        field(page, "photo").set_input_files(tmp_path / "photo.jpg")
+    expect(page.get_by_text("is sent")).to_be_visible()
+    texts = snippets(page)
+
+    def check(output: str, expected: str) -> None:
+        assert expected in output
+        if method == "thumbnail":
+            assert PIL.Image.open(tmp_path / "thumbnail.png").size == (64, 64)
+            (tmp_path / "thumbnail.png").unlink()
+
+    check(run_python(texts["Python"], monkeypatch, tmp_path), printed)
+    check(run_node(texts["JavaScript"], tmp_path), printed and "Float64Array(3) [ 0, 2, 4 ]")
+    shell = texts["ucall"] if method == "thumbnail" else f"{texts['ucall']} -o printed.npy"
+    check(run_shell(shell, tmp_path), "")
+    if method == "scale":
+        assert numpy.load(tmp_path / "printed.npy").tolist() == [0, 2, 4]
+
+
+def test_the_programs_follow_a_result_of_any_type(serve: Serve, open_page: OpenPage) -> None:
+    page = open_page(serve(), "#same")
+    array = io.BytesIO()
+    numpy.save(array, numpy.arange(3))
+    field(page, "value").fill(base64.b64encode(array.getvalue()).decode())
+    call(page)
+    expect(outcome(page)).to_contain_text("array of int64")
+    texts = snippets(page)
+    assert texts["Python"].endswith(".numpy)") and ".array())" in texts["JavaScript"]
+    assert texts["ucall"].endswith("--format numpy")
