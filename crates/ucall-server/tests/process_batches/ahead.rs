@@ -90,3 +90,22 @@ fn a_closed_queue_leaves_its_batches() {
     let calls = |batches: &[QueuedBatch]| batches.iter().map(|it| it.calls()).sum::<usize>();
     assert_eq!((left.end, calls(&left.begun) + calls(&left.unbegun)), (ProcessEnd::Closed, 3));
 }
+
+/// The process reads nothing more when its first results are on their way.
+#[test]
+fn results_are_kept_when_the_next_batch_cannot_be_sent() {
+    let queue = queue(1);
+    let [(one, of_one, results), (two, of_two, _)] = [1, 2].map(watched);
+    assert!(queue.push(one).is_ok() && queue.push(two).is_ok());
+    let left = serve(&queue, |socket| {
+        let mut link = ready(&socket);
+        let (number, message) = link.begin().unwrap();
+        socket.link.shutdown(Shutdown::Read).unwrap();
+        reply(&mut link, number, &message).unwrap();
+        let _ = link.begin();
+    });
+    assert_eq!(results.recv_timeout(LIMIT).unwrap().len(), 1);
+    assert_eq!((left.end, left.begun.len()), (ProcessEnd::Died, 0), "the second did not begin");
+    assert_eq!([counts(&of_one), counts(&of_two)], [[1, 0, 1], [0, 0, 0]]);
+    assert_eq!(queue.take_unserved().len(), 1, "it is next for another process");
+}

@@ -190,3 +190,51 @@ fn a_worker_gets_a_batch_back_that_waits_in_the_host() {
     host.queue.close();
     process.join().unwrap();
 }
+
+/// The next message of a host, which is sent in time.
+fn received(link: &mut ProcessLink) -> (MessageKind, u64) {
+    let mut message = None;
+    let began = Instant::now();
+    while message.is_none() {
+        assert!(began.elapsed() < LIMIT, "the host sends nothing");
+        message = link.receive().unwrap();
+    }
+    message.map(|(kind, number, _)| (kind, number)).unwrap()
+}
+
+/// It may be next for another process again, as that of an idempotent function is.
+#[test]
+fn a_batch_whose_worker_knows_that_it_has_begun_is_not_recalled() {
+    let host = Host::new(1);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let queue = host.queue.clone();
+    let serving =
+        thread::spawn(move || serve_worker(&queue, theirs, &[], &RpcError::new(1, "closed")));
+    let mut link = ProcessLink::of_server(ours).unwrap();
+    assert_eq!(received(&mut link), (MessageKind::Ready, 0));
+    let (end, ended) = channel();
+    let process = host.process(move |socket| {
+        ready(&socket).begin().unwrap();
+        ended.recv().unwrap();
+    });
+    link.send(MessageKind::Batch, 1, &batch(1, 10).0.message()).unwrap();
+    assert_eq!(received(&mut link), (MessageKind::Began, 1));
+    // Sent before the worker has read that.
+    link.send(MessageKind::Recall, 1, &Encoded::default()).unwrap();
+    link.send(MessageKind::Batch, 2, &batch(2, 10).0.message()).unwrap();
+    wait_until(|| host.queue.waiting() == 1);
+    end.send(()).unwrap();
+    let left = process.join().unwrap();
+    assert_eq!(left.begun.len(), 1);
+    assert!(host.queue.set_lost(0, left.begun).is_empty());
+    recall(&host.queue);
+    let process = host.process(echo_all);
+    let replies: Vec<_> = (0..4).map(|_| received(&mut link)).collect();
+    let results = replies.into_iter().filter(|(kind, _)| *kind != MessageKind::Began);
+    let expected = [(MessageKind::Results, 1), (MessageKind::Results, 2)];
+    assert_eq!(results.collect::<Vec<_>>(), expected);
+    drop(link);
+    serving.join().unwrap().unwrap();
+    host.queue.close();
+    process.join().unwrap();
+}

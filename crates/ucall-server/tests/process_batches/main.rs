@@ -11,6 +11,7 @@ mod ahead;
 mod hosts;
 
 use std::io::Write;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
