@@ -59,11 +59,13 @@ server.run()
 
 
 @contextmanager
-def running(path: Path, script: str, engine: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def running(
+    path: Path, script: str, engine: str, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
     path /= "script.py"
     path.write_text(script)
     process = subprocess.Popen(
-        [sys.executable, "-u", str(path), engine],
+        [sys.executable, "-u", str(path), engine, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use ucall_engine::Peer;
 use ucall_proto::http1::{Head, Headers};
-use ucall_proto::json::Reader;
+use ucall_proto::json::{Reader, write_string};
 use ucall_proto::tls::TlsSession;
 use ucall_proto::{Call, CallerIdentity, Meta};
 use ucall_server::{Caller, Deadline, Reservation, Transport};
@@ -192,6 +192,15 @@ impl Context {
         context
     }
 
+    /// The context of a call that another process has sent: what its span has of it.
+    pub(crate) fn of_origin(origin: &CallOrigin, tracestate: Option<&[u8]>) -> Self {
+        let meta = origin.traceparent().map(|traceparent| trace_meta(traceparent, tracestate));
+        let mut texts = RequestTexts::default();
+        let [method, id, meta] = texts.replace([origin.method(), origin.id(), meta.as_deref()]);
+        let empty = Self::empty(origin.transport);
+        Self { texts, method, id, meta, peer: origin.peer, ..empty }
+    }
+
     /// The object that the function gets. It keeps the session that its connection has by now.
     pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Self>> {
         self.find_session(py);
@@ -282,6 +291,18 @@ impl Context {
         let text = meta.find(name.as_bytes())?;
         Some(String::from_utf8_lossy(&Reader::new(text).string().unescaped()).into_owned())
     }
+}
+
+/// The text of a `_meta` with a trace context.
+fn trace_meta(traceparent: &[u8], tracestate: Option<&[u8]>) -> Vec<u8> {
+    let mut text = Vec::from(br#"{"traceparent":"#);
+    write_string(&mut text, &String::from_utf8_lossy(traceparent));
+    if let Some(tracestate) = tracestate {
+        text.extend_from_slice(br#","tracestate":"#);
+        write_string(&mut text, &String::from_utf8_lossy(tracestate));
+    }
+    text.push(b'}');
+    text
 }
 
 /// HTTP gives bytes beyond ASCII no meaning; most clients that send them mean Latin-1.
@@ -384,7 +405,7 @@ impl Context {
 
     /// The ``tracestate`` beside the ``traceparent``; None without.
     #[getter]
-    fn tracestate(&self) -> Option<String> {
+    pub(crate) fn tracestate(&self) -> Option<String> {
         self.trace_member("tracestate")
     }
 

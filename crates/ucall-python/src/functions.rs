@@ -120,6 +120,13 @@ impl Functions {
         self.fail(procedure, FailedCalls::one(Some(&origin)), failure, reply.len_max())
     }
 
+    /// Finds the name of the user who has made a call, for a process that runs it.
+    pub(crate) fn find_user(&mut self, origin: &CallOrigin) {
+        if origin.has_unknown_user() {
+            origin.find_user(self.attach());
+        }
+    }
+
     /// What a call weighs in a batch: 1, unless its function says more.
     pub(crate) fn weight_of(
         &mut self,

@@ -27,8 +27,8 @@ use crate::deferral::Deferral;
 use crate::functions::Functions;
 use crate::health;
 use crate::http_route::RouteRequest;
+use crate::identity::Identity;
 use crate::options::CallLimits;
-use crate::origin::name_of;
 use crate::procedure::{CallMode, SharedProcedure};
 use crate::report::Report;
 use crate::session::Sessions;
@@ -481,7 +481,8 @@ impl Handler for Interpreter {
     fn identity_name(&mut self) -> Option<String> {
         self.functions.contexts.user()?;
         let py = self.attach();
-        name_of(self.functions.contexts.user()?.bind(py))
+        let identity = self.functions.contexts.identity()?.downcast_ref::<Identity>()?;
+        identity.name(py).map(str::to_owned)
     }
 
     fn set_logged(&mut self, logged: LoggedCall) {

@@ -1,6 +1,6 @@
 //! Who a caller is: what the program's `auth` has returned.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -17,6 +17,8 @@ pub(crate) struct Identity {
     variables: Option<DropAttached<Py<PyAny>>>,
     /// The highest priority that the caller's calls may have: the attribute `priority` of the user.
     priority_max: Option<i8>,
+    /// That of the user, once it was asked for.
+    name: OnceLock<Option<String>>,
 }
 
 impl Identity {
@@ -25,7 +27,8 @@ impl Identity {
         let attribute = user.bind(py).getattr_opt(intern!(py, "priority")).ok().flatten();
         let priority = attribute.and_then(|it| it.extract::<i64>().ok());
         let priority_max = priority.map(|it| it.clamp(-8, 7) as i8);
-        Self { user: DropAttached::new(user), variables: None, priority_max }
+        let user = DropAttached::new(user);
+        Self { user, variables: None, priority_max, name: OnceLock::new() }
     }
 
     /// Has the caller's calls run in copies of these variables.
@@ -42,10 +45,30 @@ impl Identity {
         &self.user
     }
 
+    /// The name of the user: itself, if that is a text, or its attribute ``subject``.
+    pub(crate) fn name(&self, py: Python<'_>) -> Option<&str> {
+        if self.name.get().is_none() {
+            // Not within the lock: a property of the program may wait for another thread.
+            let _ = self.name.set(name_of(self.user.bind(py)));
+        }
+        self.known_name().flatten()
+    }
+
+    /// The same without the interpreter's lock; `None` if nobody has asked with it.
+    pub(crate) fn known_name(&self) -> Option<Option<&str>> {
+        self.name.get().map(Option::as_deref)
+    }
+
     /// The priority of a call that asks for this one.
     pub(crate) fn priority(&self, asked: i8) -> i8 {
         self.priority_max.map_or(asked, |max| asked.min(max))
     }
+}
+
+/// The name of a user: itself, if that is a text, or its attribute ``subject``.
+fn name_of(user: &Bound<'_, PyAny>) -> Option<String> {
+    let subject = || user.getattr(intern!(user.py(), "subject"))?.extract();
+    user.extract().or_else(|_: PyErr| subject()).ok()
 }
 
 /// The user of an identity, if a function of the program has returned it or it has one by its key.

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use pyo3::intern;
 use pyo3::prelude::*;
 use ucall_engine::Peer;
 use ucall_proto::http1::Head;
 use ucall_proto::{Call, CallerIdentity, Meta};
 use ucall_server::{CallSource, Caller, Transport};
 
-use crate::identity::user_of;
+use crate::identity::Identity;
 use crate::request_texts::{RequestTexts, TextSpan};
 
 /// The caller of a call, and its id. Any thread may drop it.
@@ -19,9 +18,16 @@ pub(crate) struct CallOrigin {
     method: Option<TextSpan>,
     id: Option<TextSpan>,
     traceparent: Option<TextSpan>,
-    peer: Option<Peer>,
-    transport: Transport,
-    identity: Option<CallerIdentity>,
+    pub(crate) peer: Option<Peer>,
+    pub(crate) transport: Transport,
+    user: Option<OriginUser>,
+}
+
+/// The user who has made a call.
+enum OriginUser {
+    Identity(CallerIdentity),
+    /// In another process.
+    Name(String),
 }
 
 /// The calls that have failed together.
@@ -55,20 +61,61 @@ impl CallOrigin {
     ) -> Self {
         let mut copies = RequestTexts::default();
         let [method, id, traceparent] = copies.replace(texts);
-        Self { texts: copies, method, id, traceparent, peer, transport, identity }
+        let user = identity.map(OriginUser::Identity);
+        Self { texts: copies, method, id, traceparent, peer, transport, user }
+    }
+
+    /// The same in another process, where the user has only a name.
+    pub(crate) fn with_user(self, name: Option<String>) -> Self {
+        Self { user: name.map(OriginUser::Name), ..self }
+    }
+
+    pub(crate) fn method(&self) -> Option<&[u8]> {
+        self.method.map(|span| self.texts.get(span))
+    }
+
+    pub(crate) fn id(&self) -> Option<&[u8]> {
+        self.id.map(|span| self.texts.get(span))
+    }
+
+    pub(crate) fn traceparent(&self) -> Option<&[u8]> {
+        self.traceparent.map(|span| self.texts.get(span))
+    }
+
+    /// Whether the name of the user was not asked for yet.
+    pub(crate) fn has_unknown_user(&self) -> bool {
+        self.identity().is_some_and(|identity| identity.known_name().is_none())
+    }
+
+    /// The name of the user.
+    pub(crate) fn find_user(&self, py: Python<'_>) -> Option<&str> {
+        self.identity().map_or_else(|| self.user(), |identity| identity.name(py))
+    }
+
+    /// The same without the interpreter's lock, if it was asked for with it.
+    pub(crate) fn user(&self) -> Option<&str> {
+        match &self.user {
+            Some(OriginUser::Name(name)) => Some(name),
+            _ => self.identity()?.known_name().flatten(),
+        }
+    }
+
+    fn identity(&self) -> Option<&Identity> {
+        match &self.user {
+            Some(OriginUser::Identity(identity)) => identity.downcast_ref(),
+            _ => None,
+        }
     }
 
     /// As lines of the log show it.
     fn described(&self, py: Python<'_>) -> CallSource {
-        let text = |span: Option<TextSpan>| span.map(|span| self.texts.get(span));
-        let user = self.identity.as_ref().and_then(user_of);
         CallSource::new(
-            text(self.method).unwrap_or_default(),
-            text(self.id),
+            self.method().unwrap_or_default(),
+            self.id(),
             self.peer,
             self.transport,
-            user.and_then(|user| name_of(user.bind(py))),
-            text(self.traceparent),
+            self.find_user(py).map(str::to_owned),
+            self.traceparent(),
         )
     }
 }
@@ -101,10 +148,4 @@ impl<'a> FailedCalls<'a> {
             }
         })
     }
-}
-
-/// The name of a user: itself, if that is a text, or its attribute ``subject``.
-pub(crate) fn name_of(user: &Bound<'_, PyAny>) -> Option<String> {
-    let subject = || user.getattr(intern!(user.py(), "subject"))?.extract();
-    user.extract().or_else(|_: PyErr| subject()).ok()
 }

@@ -356,8 +356,10 @@ impl Procedure {
 
     /// Whether no param takes bytes, or what a part is beside them.
     pub(crate) fn takes_no_bytes(&self) -> bool {
-        let params = self.signature.as_ref().map(|signature| signature.params.iter());
-        params.into_iter().flatten().all(|param| !param.convert.may_take_bytes())
+        let Some(signature) = &self.signature else { return true };
+        let params = signature.params.iter().enumerate();
+        let mut params = params.filter(|(index, _)| signature.context != Some(*index));
+        params.all(|(_, param)| !param.convert.may_take_bytes())
     }
 
     /// Whether the function is a generator.

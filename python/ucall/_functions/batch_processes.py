@@ -38,7 +38,7 @@ from ucall._workers import process_role
 if TYPE_CHECKING:
     from ucall._functions.exceptions import ExceptionHandlers
     from ucall._functions.methods import ReplyOptions
-    from ucall._functions.registration import BatchRules
+    from ucall._functions.registration import Address, BatchRules, Spans
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["BatchPool"]
@@ -66,7 +66,8 @@ class _Function:
     #: Whether the size of a batch says what it weighs.
     has_sizes: bool
 
-    def describe(self) -> _core.ProcessDescription:
+    def describe(self, spans: Spans | None) -> _core.ProcessDescription:
+        """What the process runs: the function itself, or with the spans of its batches."""
         from ucall._functions import batches, results, signatures
 
         function, rules = self.function, self.rules
@@ -86,6 +87,12 @@ class _Function:
         encode = results.encoder_of(
             self.types.encode, self.function, hints, takes_batches=not rules.rows
         )
+        if spans is not None:
+            from ucall._functions.registration import Registration
+
+            plain = Registration(function, signature, "thread", rules, None, hints)
+            traced = spans.wrap(plain)
+            function, signature = traced.function, traced.signature or signature
         return self.name, function, signature, encode, times
 
 
@@ -98,6 +105,7 @@ class BatchPool:
         hooks: Run in each process before its first batch.
         report: Called with False when a process is ready, and with True when it has ended.
         start_timeout_s: In which a process has to be ready.
+        spans: If the calls are traced.
     """
 
     def __init__(
@@ -108,8 +116,10 @@ class BatchPool:
         options: ReplyOptions,
         report: Callable[[bool], object],
         start_timeout_s: float,
+        spans: Spans | None,
     ) -> None:
         self.report = report
+        self.spans = spans
         self.start_timeout_s = start_timeout_s
         self.devices = tuple(devices)
         self._parallel = parallel
@@ -259,7 +269,9 @@ class _Process(_Served):
 
     def end(self) -> None:
         with self._lock:
-            if self._process is not None:
+            # One that is ready ends by itself, so that it can export its last spans.
+            exports = self._pool.spans is not None and self._ready_at != float("inf")
+            if self._process is not None and not exports:
                 self._process.kill()
         super().end()
 
@@ -280,7 +292,7 @@ class _Process(_Served):
                 number, semaphore, ours.detach(), exit_fd, self._set_ready
             )
             timer.cancel()
-            if end == "died":
+            if end == "died" or (end == "closed" and self._pool.spans is not None):
                 process.join(_EXIT_S)
             with self._lock:
                 process.kill()
@@ -313,7 +325,8 @@ class _Process(_Served):
         poster, acquirer = socket.socketpair()
         with theirs:
             own = theirs, acquirer, self._number, list(pool.hooks)
-            arguments = *own, pool.functions, pool.options, pool.exceptions
+            address = None if pool.spans is None else pool.spans.address()
+            arguments = *own, pool.functions, pool.options, pool.exceptions, address
             # A daemon: it is killed with the program, even if the server did not stop.
             process = PoolContext().Process(target=_run_batches, args=arguments, daemon=True)
             if (device := pool.devices[self._number]) is not None:
@@ -434,14 +447,25 @@ def _run_batches(
     functions: list[_Function],
     options: ReplyOptions,
     exceptions: ExceptionHandlers | None,
+    address: Address | None,
 ) -> None:
-    """Runs batches in the new process until the server closes the socket."""
+    """Runs batches in the new process until the server closes the socket.
+
+    Args:
+        address: That of the server, if calls are traced.
+    """
     pool_process.begin()
+    spans: Spans | None = None
     described: list[_core.ProcessDescription] = []
     failure: Exception | None = run_hooks(hooks, number)
     if failure is None:
         try:
-            described = [it.describe() for it in functions]
+            if address is not None:
+                from ucall._tracing.server import CallSpans
+
+                spans = CallSpans(address)
+                spans.find_error = spans.find_error if exceptions is None else exceptions.find
+            described = [it.describe(spans) for it in functions]
         except Exception as raised:
             failure = raised
     notes = getattr(failure, "__notes__", [])

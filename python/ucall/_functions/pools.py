@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ucall._functions.methods import ReplyOptions
     from ucall._functions.process_hooks import ProcessHook
     from ucall._functions.process_pool import Pool
-    from ucall._functions.registration import BatchRules
+    from ucall._functions.registration import BatchRules, Spans
 
 __all__ = ["Pools"]
 
@@ -24,11 +24,16 @@ class Pools:
     """The pools of processes, each of which is made for the first function that needs it."""
 
     def __init__(
-        self, core: _core.Server, replies: ReplyOptions, process_start_timeout_s: float
+        self,
+        core: _core.Server,
+        replies: ReplyOptions,
+        process_start_timeout_s: float,
+        spans: Spans | None,
     ) -> None:
         self._core = core
         self._replies = replies
         self._process_start_timeout_s = process_start_timeout_s
+        self._spans = spans
         self._of_calls: dict[int, Pool] = {}
         self._of_batches: list[BatchPool] = []
         #: Connects with the processes that all workers share; ``None`` in other programs.
@@ -68,7 +73,8 @@ class Pools:
                 return pool
         hooks, report = self._process_hooks, self._count_processes
         timeout_s = self._process_start_timeout_s
-        return BatchPool(devices, rules.parallel, hooks, self._replies, report, timeout_s)
+        replies, spans = self._replies, self._spans
+        return BatchPool(devices, rules.parallel, hooks, replies, report, timeout_s, spans)
 
     def keep(self, pool: BatchPool) -> None:
         """Has a pool serve the function that was added to it last; starts it if the server runs.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ucall.types.registry import TypeRegistry
 
 __all__ = [
+    "Address",
     "BatchRules",
     "Hook",
     "Hooks",
@@ -170,6 +171,14 @@ class Registration:
         return self.mode if self.hooks is None else self.hooks.mode
 
 
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens, as spans in other processes name it."""
+
+    host: str
+    port: int | None
+
+
 class Spans(Protocol):
     """Wraps functions, so that their calls are traced."""
 
@@ -181,6 +190,9 @@ class Spans(Protocol):
 
     def in_process(self, function: Function, /) -> Function:
         """The function as a pool of processes runs it."""
+
+    def address(self) -> Address:
+        """The address of the server, for the spans that other processes make."""
 
 
 def register(

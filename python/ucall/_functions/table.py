@@ -43,8 +43,6 @@ class _Added(NamedTuple):
     registration: Registration
     #: Its own hooks, within those of the server.
     middleware: tuple[Hook, ...]
-    #: Whether its calls have spans in this process, if calls are traced.
-    has_spans: bool
     encode: Callable[[Any], object]
     #: Further arguments of `_core.Server.insert`.
     options: dict[str, Any]
@@ -78,7 +76,7 @@ class Functions(RouteFunctions):
         self._hooks: tuple[Hook, ...] = ()
         #: The names of methods that other servers answer; some end in ``*``.
         self._relayed: set[str] = set()
-        self.pools = Pools(core, replies, process_start_timeout_s)
+        self.pools = Pools(core, replies, process_start_timeout_s, spans)
         #: The batches that run before the server listens, by their functions' names.
         self._warm_ups: dict[str, WarmUp] = {}
         self._routes: dict[tuple[str, str], Callable[..., object]] = {}
@@ -203,7 +201,6 @@ class Functions(RouteFunctions):
             stream=stream,
             spans=self._spans,
         )
-        has_spans = self._spans is not None and batch_pool is None
         known = self.methods.served.get(name)
         if known is None or not signatures.is_redefinition(function, known.function):
             self._check_unused([name])
@@ -237,7 +234,7 @@ class Functions(RouteFunctions):
         encode = results.encoder_of(
             self.methods.types.encode, function, registration.hints, takes_batches=takes_batches
         )
-        added = _Added(registration, self._checked_hooks(middleware), has_spans, encode, options)
+        added = _Added(registration, self._checked_hooks(middleware), encode, options)
         complete = self._complete(name, added, self._hooks)
         if batch_pool is not None:
             self.pools.keep(batch_pool)
@@ -272,7 +269,7 @@ class Functions(RouteFunctions):
         from ucall._functions.registration import Registration
 
         registration = Registration(_absent, [], "inline", None, None, {})
-        return _Added(registration, (), self._spans is not None, self.methods.types.encode, {})
+        return _Added(registration, (), self.methods.types.encode, {})
 
     def add_exception_handler(
         self, kind: type[Exception], handler: Callable[[Any], RPCError]
@@ -298,7 +295,7 @@ class Functions(RouteFunctions):
 
     def _complete(self, name: str, added: _Added, hooks: Sequence[Hook]) -> Registration:
         """A function with all that is around it: rounds of MCP, hooks, and a span."""
-        registration, spans = added.registration, self._spans if added.has_spans else None
+        registration, spans = added.registration, self._spans
         around = (*hooks, *added.middleware)
         if spans is not None and not around:
             registration = spans.wrap(registration)

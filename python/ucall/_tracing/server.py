@@ -23,7 +23,10 @@ from opentelemetry import trace
 from opentelemetry.context import Context as Variables
 from opentelemetry.context import attach
 
+from ucall import _core
+from ucall._functions.registration import Address
 from ucall._tracing import PROPAGATOR, Attributes, attributes_of, record_error, tracer
+from ucall._workers import process_role
 from ucall._workers.process_role import UNIX
 from ucall.errors import RPCError, find_rpc_error
 
@@ -80,6 +83,10 @@ class CallSpans:
 
             function = slots.wrap(registration.function, registration.mode, self.call)
             return dataclasses.replace(registration, function=function)
+        if isinstance(registration.function, _core.ProcessFunction):
+            # Its processes make the spans: of the contexts that they are sent.
+            signature = [_OWN_CONTEXT, *(registration.signature or [])]
+            return dataclasses.replace(registration, signature=signature)
         signature, split = _with_context(registration.signature)
         begin = self.call if registration.batch is None else self.batch
         wrapper = _WRAPPERS[registration.mode](registration.function, split, begin)
@@ -98,17 +105,30 @@ class CallSpans:
         """The function as a pool of processes runs it."""
         return _CallInProcess(function)
 
+    def address(self) -> Address:
+        """The address of the server, for the spans that other processes make."""
+        server = self._server()
+        return Address("", None) if server is None else Address(server.host, server.port)
+
     def call(self, ctx: Context) -> CallSpan:
         """The span of one call."""
         return CallSpan(self._start(ctx), ctx, self.find_error)
 
-    def batch(self, contexts: list[Context]) -> BatchSpan:
+    def batch(self, contexts: list[Context]) -> BatchSpan | _NoSpan:
         """The span of a batch, with links to the spans of its calls."""
+        if contexts[0] is None:  # In a process; the server has the spans, around hooks.
+            return _NoSpan()
         calls = [self.call(ctx) for ctx in contexts]
+        attributes: Attributes = {
+            "rpc.method": contexts[0].method,
+            "ucall.batch.size": len(calls),
+        }
+        if process_role.device is not None:
+            attributes["ucall.device"] = process_role.device
         span = self._tracer.start_span(
             f"{contexts[0].method} batch",
             Variables(),
-            attributes={"rpc.method": contexts[0].method, "ucall.batch.size": len(calls)},
+            attributes=attributes,
             links=[trace.Link(call.span.get_span_context()) for call in calls],
         )
         return BatchSpan(span, calls)
@@ -127,11 +147,9 @@ class CallSpans:
         host = server.host
         if host.startswith(UNIX):
             return {"server.address": host.removeprefix(UNIX), "network.transport": "unix"}
-        addresses: Attributes = {
-            "server.address": host,
-            "server.port": server.port,
-            "network.transport": "tcp",
-        }
+        addresses: Attributes = {"server.address": host, "network.transport": "tcp"}
+        if server.port is not None:  # The host of the workers' processes does not listen.
+            addresses["server.port"] = server.port
         if isinstance(ctx.peer, tuple):
             address, port = ctx.peer[0], ctx.peer[1]
             for name in ("client", "network.peer"):
@@ -217,6 +235,20 @@ class BatchSpan:
         """Notes the calls whose result is an exception."""
         if isinstance(results, list | tuple) and len(results) == len(self._calls):
             self._errors = [it if isinstance(it, BaseException) else None for it in results]
+        return results
+
+
+class _NoSpan:
+    """In place of the span of a batch."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        pass
+
+    def result_of(self, results: Any) -> Any:
+        """The results of the function."""
         return results
 
 

@@ -80,6 +80,9 @@ impl Deferral {
         self.check_waiting(&procedure)?;
         let (params, parts) = call.params_and_parts();
         let origin = Arc::new(call.context().origin());
+        if procedure.in_processes.is_some() {
+            functions.find_user(&origin);
+        }
         let weight = functions.weight_of(&procedure, params, parts).map_err(|failure| {
             let calls = FailedCalls::one(Some(&origin));
             functions.fail(&procedure, calls, failure, self.reply_bytes_max)

@@ -256,6 +256,10 @@ impl Deferral {
         let parts = self.binary.as_ref().and_then(|binary| binary.parts.as_ref());
         let weight = functions.weight_of(procedure, start.call.params, parts)?;
         rules.check_weight(weight).map_err(Failure::Params)?;
+        if procedure.in_processes.is_some() {
+            let origin = start.origin(&functions.contexts).clone();
+            functions.find_user(&origin);
+        }
         let (input, state) = self.take_input(functions, &mut start, WaitsFor::Batch);
         let retained = RetainedParams::Input(input.clone());
         let outcome = match rules.yields {

@@ -11,6 +11,7 @@ use ucall_server::process_batches::{
     BatchHead, BatchResults, CallResult, Encoded, ProcessBatch, SentCall,
 };
 
+use super::origin;
 use crate::batch::{BatchCalls, BatchQueue, LentCalls, Unmeetable};
 use crate::job_input::Contents;
 use crate::outcomes::{DeferredOutcome, Outcomes, ResultText};
@@ -161,6 +162,7 @@ fn sent(contents: &Contents) -> SentCall<'_> {
         params: contents.params.as_deref(),
         parts: binary.and_then(|binary| binary.parts.as_deref()),
         results: binary.map(|binary| binary.results).unwrap_or_default(),
+        origin: origin::encode(contents),
     }
 }
 

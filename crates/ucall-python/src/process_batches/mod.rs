@@ -5,6 +5,7 @@
 //! a process does: it reads the params, calls the function and writes the results.
 
 mod batch;
+mod origin;
 mod runner;
 
 pub(crate) use batch::SentBatch;

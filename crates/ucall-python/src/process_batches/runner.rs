@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,11 +17,13 @@ use ucall_server::process_batches::{
     read_batch,
 };
 
+use super::origin;
 use crate::batch_inputs::{BatchWriter, Written, run_inputs};
 use crate::convert::Scratch;
 use crate::errors;
+use crate::ffi::DropAttached;
 use crate::interpreter_shutdown::{register_process, run_tracked};
-use crate::job_input::Contents;
+use crate::job_input::{CallContext, Contents};
 use crate::procedure::{CallMode, Procedure, Signature};
 use crate::report::Report;
 
@@ -119,7 +122,8 @@ impl Runner {
         let procedure = self.procedures.get(batch.head.function);
         let procedure = procedure.ok_or(ErrorKind::InvalidData)?;
         let mut results: Vec<_> = batch.calls.iter().map(|_| Err(errors::internal())).collect();
-        let inputs = batch.calls.into_iter().map(contents).enumerate().collect();
+        let inputs = batch.calls.into_iter().map(|call| contents(py, procedure, call));
+        let inputs = inputs.enumerate().collect();
         let mut writer = BatchWriter::new(&self.report, procedure, self.reply_bytes_max);
         let run = || run_inputs(py, &mut writer, inputs, &mut self.scratch, || ());
         for (index, written) in run_tracked(py, run) {
@@ -131,16 +135,23 @@ impl Runner {
     }
 }
 
-fn contents(call: ReceivedCall) -> Contents {
-    let ReceivedCall { params, parts, results } = call;
+fn contents(py: Python<'_>, procedure: &Procedure, call: ReceivedCall) -> Contents {
+    let ReceivedCall { params, parts, results, origin } = call;
+    let received = origin::decode(&procedure.name, &origin);
+    let (origin, context) = received.map(|it| (it.origin, it.context)).unzip();
+    // What makes the spans gets `None` for a call that has none.
+    let context = procedure.takes_context().then(|| match context.flatten() {
+        Some(context) => CallContext::Call(Box::new(context)),
+        None => CallContext::Object(DropAttached::new(py.None())),
+    });
     let is_plain = parts.is_none() && results == ResultFormat::Json;
     Contents {
         params: params.map(|params| params.to_vec()),
         binary: (!is_plain).then_some(Binary { parts, results }),
-        context: None,
+        context,
         identity: None,
         awaited: None,
-        origin: None,
+        origin: origin.map(Arc::new),
         waiting: None,
         permit: None,
         _reserved: Reservation::default(),

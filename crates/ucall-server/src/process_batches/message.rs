@@ -24,7 +24,7 @@ pub(super) const ALIGNMENT: u64 = 64;
 const NANOS_MAX: u128 = u64::MAX as u128;
 
 /// One call of a batch, as the server sends it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SentCall<'a> {
     /// The JSON text of its params.
     pub params: Option<&'a [u8]>,
@@ -32,6 +32,8 @@ pub struct SentCall<'a> {
     pub parts: Option<&'a Parts>,
     /// How its result is to be written.
     pub results: ResultFormat,
+    /// Who has made it, in bytes that the process knows how to read.
+    pub origin: Vec<u8>,
 }
 
 /// One call of a batch, as the process gets it.
@@ -43,6 +45,8 @@ pub struct ReceivedCall {
     pub parts: Option<Arc<Parts>>,
     /// How its result is to be written.
     pub results: ResultFormat,
+    /// Who has made it, as it was sent.
+    pub origin: Vec<u8>,
 }
 
 /// What a batch is, besides its calls.
@@ -125,6 +129,7 @@ impl<'a> Encoded<'a> {
             encoded.put_range(at, params);
             let document = documents.iter().position(|document| document.is_of(call));
             encoded.put_number(document.map_or(0, |index| index as u64 + 1));
+            encoded.put_text(&call.origin);
         }
         encoded.end()
     }
@@ -334,7 +339,7 @@ pub fn read_batch(message: &Bytes) -> Result<ReceivedBatch, InvalidMessage> {
             number => Some(documents.get(number - 1).ok_or(InvalidMessage)?.clone()),
         };
         let params = has_params.then(|| reader.body.slice(text));
-        Ok(ReceivedCall { params, parts, results })
+        Ok(ReceivedCall { params, parts, results, origin: reader.text()?.to_vec() })
     };
     let calls = (0..count).map(call).collect::<Result<_, _>>()?;
     Ok(ReceivedBatch { head, calls })

@@ -29,13 +29,15 @@ fn file(items: &[u8], shape: &[usize]) -> Parts {
 const ROW: &[u8] = br#"[{"$part":0}]"#;
 
 fn call<'a>(params: &'a [u8], parts: &'a Parts) -> SentCall<'a> {
-    SentCall { params: Some(params), parts: Some(parts), results: ResultFormat::Parts }
+    let (params, parts, origin) = (Some(params), Some(parts), b"a caller".to_vec());
+    SentCall { params, parts, results: ResultFormat::Parts, origin }
 }
 
 #[test]
 fn a_batch_is_read_as_it_was_written() {
     let parts = file(&[7; 12], &[3]);
-    let none = SentCall { params: None, parts: None, results: ResultFormat::Json };
+    let (results, origin) = (ResultFormat::Json, Vec::new());
+    let none = SentCall { params: None, parts: None, results, origin };
     let text = br#"[{"$part":0}]"#;
     let calls = [call(text, &parts), none, call(b"", &parts)];
     let timeout = Some(Duration::from_millis(20));
@@ -48,9 +50,10 @@ fn a_batch_is_read_as_it_was_written() {
     let read = read.calls;
     assert_eq!(read[0].params.as_deref(), Some(&text[..]));
     assert_eq!(read[0].results, ResultFormat::Parts);
+    assert_eq!(read[0].origin, b"a caller");
     let part = read[0].parts.as_ref().unwrap().get(0).unwrap();
     assert_eq!((part.bytes, part.tensor), (parts.get(0).unwrap().bytes, None));
-    assert!(read[1].params.is_none() && read[1].parts.is_none());
+    assert!(read[1].params.is_none() && read[1].parts.is_none() && read[1].origin.is_empty());
     assert_eq!(read[2].params.as_deref(), Some(&b""[..]));
 }
 

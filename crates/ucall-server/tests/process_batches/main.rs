@@ -67,7 +67,8 @@ impl ProcessBatch for Batch {
     fn message(&self) -> Encoded<'_> {
         let call = |parts| {
             let params = Some(&br#"[{"$part":0}]"#[..]);
-            SentCall { params, parts: Some(parts), results: ResultFormat::Parts }
+            let (parts, results) = (Some(parts), ResultFormat::Parts);
+            SentCall { params, parts, results, origin: Vec::new() }
         };
         Encoded::batch(self.head, &self.parts.iter().map(call).collect::<Vec<_>>(), false)
     }
