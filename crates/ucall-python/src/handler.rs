@@ -422,6 +422,10 @@ impl Handler for Interpreter {
         attachment.begin_turn(now, timing);
     }
 
+    fn procedures_changed(&mut self) {
+        self.deferral.forget_unused_batches();
+    }
+
     #[inline(always)]
     fn turn_ended(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {

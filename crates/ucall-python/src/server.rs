@@ -337,6 +337,10 @@ impl Server {
             self.procedures.want_peers();
         }
         self.procedures.insert(&name, procedure.shared());
+        if let Some(worker) = &self.state().worker {
+            // Its next turn drops the function that was replaced.
+            worker.mailbox.send(Message::RunCalls);
+        }
         Ok(())
     }
 

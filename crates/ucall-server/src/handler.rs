@@ -309,6 +309,9 @@ pub trait Handler {
         let _ = now;
     }
 
+    /// Procedures were registered or replaced since the last turn.
+    fn procedures_changed(&mut self) {}
+
     /// All calls of a turn have begun, so batches may run. Called no later than at
     /// [`Handler::deadline`].
     fn turn_ended(&mut self, now: Instant) {

@@ -49,6 +49,8 @@ _BACK_OFF_MIN_S = 0.1
 _BACK_OFF_MAX_S = 10.0
 #: How long a process that has closed its socket may take to end.
 _EXIT_S = 1.0
+#: How often a pool whose functions were replaced looks whether their calls have ended.
+_RETIRE_S = 0.1
 
 Function = Callable[..., Any]
 #: Connects a worker with the pool of its host that has this key.
@@ -128,6 +130,8 @@ class BatchPool:
         #: Set before the processes start.
         self.exceptions: ExceptionHandlers | None = None
         self.functions: list[_Function] = []
+        #: Those of its functions that were not replaced.
+        self.served: set[str] = set()
         #: Added, and not kept yet.
         self._added: _Function | None = None
         self.core = _core.BatchProcesses(len(devices), parallel)
@@ -161,12 +165,19 @@ class BatchPool:
             # The server weighs the calls: by a function that a process may not find.
             rules = replace(rules, weight=None, max_weight=None)
         self._added = _Function(function, name, rules, types, has_sizes)
-        return self.core.function(len(self.functions))
+        return self.core.function(self._index_of(name))
+
+    def _index_of(self, name: str) -> int:
+        """The place of a function: that of an earlier one with its name, if it has one."""
+        names = [it.name for it in self.functions]
+        return names.index(name) if name in names else len(names)
 
     def keep(self) -> None:
         """Serves the function that was added last."""
         if self._added is not None:
-            self.functions.append(self._added)
+            index = self._index_of(self._added.name)
+            self.functions[index : index + 1] = [self._added]
+            self.served.add(self._added.name)
             self._added = None
 
     def start(self, connect: Connect | None = None) -> None:
@@ -185,6 +196,18 @@ class BatchPool:
             self._served = [_Host(self, connect)]
         for served in self._served:
             served.started.result()
+
+    def retire(self) -> None:
+        """Closes the pool once no function of it has calls any more, which other threads see to."""
+        if not self.closed.is_set():
+            thread = threading.Thread(target=self._close_unused, name="ucall-retire", daemon=True)
+            thread.start()
+
+    def _close_unused(self) -> None:
+        while self.core.is_used:
+            if self.closed.wait(_RETIRE_S):
+                return
+        self.close()
 
     def close(self) -> None:
         """Kills the processes, or leaves the host. Batches that wait or run fail."""

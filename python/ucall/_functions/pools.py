@@ -36,6 +36,8 @@ class Pools:
         self._spans = spans
         self._of_calls: dict[int, Pool] = {}
         self._of_batches: list[BatchPool] = []
+        #: Those whose functions were replaced, and that may have calls.
+        self._retired: list[BatchPool] = []
         #: Connects with the processes that all workers share; ``None`` in other programs.
         self.connect: Connect | None = None
         self.is_serving = False
@@ -94,6 +96,16 @@ class Pools:
                 raise
         if pool not in self._of_batches:
             self._of_batches.append(pool)
+
+    def replace(self, name: str, successor: BatchPool | None) -> None:
+        """Ends the processes of the function that had this name before, after its calls, unless
+        they have other functions, too."""
+        for pool in [it for it in self._of_batches if it is not successor and name in it.served]:
+            pool.served.discard(name)
+            if not pool.served:
+                self._of_batches.remove(pool)
+                self._retired = [it for it in self._retired if not it.closed.is_set()] + [pool]
+                pool.retire()
 
     def add_process_hook(self, hook: Callable[..., object]) -> None:
         """Registers a hook of the pools' processes: see `ucall.Server.on_process_start`."""
@@ -163,5 +175,5 @@ class Pools:
         self.is_serving = False
         for pool in self._of_calls.values():
             pool.close()
-        for batch_pool in self._of_batches:
+        for batch_pool in [*self._of_batches, *self._retired]:
             batch_pool.close()

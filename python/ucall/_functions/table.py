@@ -244,6 +244,7 @@ class Functions(RouteFunctions):
             self._warm_ups[name] = warm_up
         self._added[name] = added
         self._insert(name, added, complete)
+        self.pools.replace(name, batch_pool)
         if self._tools is not None:
             self._tools.change()
         if self._models is not None:

@@ -169,6 +169,11 @@ impl Deferral {
         self.begin_batches(functions, now);
     }
 
+    /// Drops what functions have left that were replaced.
+    pub(crate) fn forget_unused_batches(&mut self) {
+        self.batches.forget_unused();
+    }
+
     /// Runs batches that are due.
     fn begin_batches(&mut self, functions: &mut Functions, now: Instant) {
         for (token, error) in self.batches.take_unmeetable(now) {

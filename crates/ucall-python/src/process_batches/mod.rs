@@ -95,6 +95,13 @@ impl BatchProcesses {
         self.0.queue().ready()
     }
 
+    /// Whether any function of it may still be called, or has calls that have not ended.
+    #[getter]
+    fn is_used(&self) -> bool {
+        // Functions, and what calls them, share the processes.
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Takes batches, after `close`: for its processes, or for the host that has them, which counts
     /// as the first one.
     fn open(&self, has_host: bool) {

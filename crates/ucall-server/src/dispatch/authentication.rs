@@ -132,6 +132,7 @@ impl<H: Handler> Dispatcher<H> {
         }
         self.requires_authentication =
             self.authentication.is_on() || self.handler.requires_authentication();
+        self.handler.procedures_changed();
     }
 }
 
