@@ -392,6 +392,8 @@ def test_processes_killed_under_load_lose_their_batches_alone(tmp_path: Path, en
         for thread in threads:
             thread.join(60)
         lost = [it for it in results if it]
+        print(f"{engine}: {len(results)} calls, {kills} processes killed, {len(lost)} calls lost")
+        print("descriptors, mappings and resident bytes:", sizes[0], "to", sizes[-1])
         assert set(lost) <= {"-32007"}, "no other error"
         # Each process of this function has had one batch, of four calls at most.
         assert len(lost) <= 4 * kills and len(results) > 10 * len(lost)

@@ -32,6 +32,8 @@ DESCRIPTORS_RESERVED = 500
 WEBSOCKET_BYTES_MAX = 1024
 #: Few enough that all exist before the first count, also on a busy machine.
 THREADS = 4
+#: Of `yields_in_slots`.
+SLOTS = 16
 #: Calls sent at once; their replies are read before the next ones.
 ROUND = 500
 
@@ -315,6 +317,7 @@ def use_slots(port: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and mallinfo2")
+@pytest.mark.timeout(300)
 def test_callers_of_slots_leave_nothing(engine: str, tmp_path: Path) -> None:
     with program(SERVER, engine, str(THREADS), str(tmp_path)) as process:
         port = int(process.stdout.readline())
@@ -330,6 +333,12 @@ def test_callers_of_slots_leave_nothing(engine: str, tmp_path: Path) -> None:
             before, after = counted(3), counted(10)
             # Unread items of the callers who have just left, and kept memory, go a little later.
             assert eventually(lambda: counted(0)["bytes"] - before["bytes"] < 256 << 10)
+            # All slots are free: as many calls have items at once.
+            wire.send(b"".join(streamed("yields_in_slots", [10**9], id) for id in range(SLOTS)))
+            tokens: set[int] = set()
+            while len(tokens) < SLOTS:
+                tokens.add(json.loads(wire.line())["params"]["token"])
+            print(f"{engine}: 10,000 callers of slots, {before} before, {after} after")
     assert after["blocks"] - before["blocks"] < 500
     assert after["threads"] == before["threads"]
     for was, now in zip(before["references"], after["references"], strict=True):
