@@ -12,7 +12,7 @@ PAGE = ROOT / "docs/c-reference.md"
 INTRODUCTION = """# Reference of the C library
 
 All types and functions of `include/ucall/ucall.h`, by subject, with the header's comments.
-[c.md](c.md) is the guide. `make docs` writes this page.
+[C and C++](c.md) is the guide.
 """
 #: The subjects, in the page's order, with what their names have in common. The first one that fits
 #: counts, from the last one on; the first has all others.
@@ -65,7 +65,7 @@ def narrow(block: str) -> str:
     def fill(found: re.Match[str]) -> str:
         margin = found["margin"]
         text = " ".join(line.strip(" *") for line in found[0].splitlines())
-        return textwrap.fill(text, 92, initial_indent=margin, subsequent_indent=margin) + "\n"
+        return textwrap.fill(text, 84, initial_indent=margin, subsequent_indent=margin) + "\n"
 
     return re.sub(r"^(?P<margin> *\* )\w.*\n(?:(?P=margin)[\w`(].*\n)+", fill, block, flags=re.M)
 

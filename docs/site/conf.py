@@ -18,6 +18,8 @@ from sphinx.search.en import SearchEnglish
 # Where `make docs` finds the package, whose docstrings are the reference.
 sys.path.append(os.environ["UCALL_PACKAGES"])
 
+from ucall.options import Options
+
 project = "ucall"
 author = "The authors of ucall"
 release = metadata.version("ucall")
@@ -66,10 +68,12 @@ autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 80
 # `0o600` as it is written.
 autodoc_preserve_defaults = True
-autodoc_default_options = {"members": True, "inherited-members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True, "inherited-members": True}
 
 # A list of parameters, which has no terms: screen readers need `ul` for it.
 _PARAMETERS = re.compile(r"<dl>((?:\s*<dd>.*?</dd>)+\s*)</dl>", re.DOTALL)
+_TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
+_LONG_NAME = re.compile(r'(?<=<span class="pre">)\w{16,}(?=</span>)')
 # The commands to tests in pages, and folders, which only a file browser can show.
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 #: Pages for people who check, not for those who use it.
@@ -116,6 +120,7 @@ def add_accessibility(
     """Lets the keyboard scroll code and tables, and gives the captions of the menu their level."""
     body = context.get("body", "").replace("<pre", '<pre tabindex="0"')
     body = _PARAMETERS.sub(_list_parameters, body)
+    body = _TABLE.sub(_break_names, body)
     context["body"] = body.replace('<table class="docutils', '<table tabindex="0" class="docutils')
     menu = context["furo_navigation_tree"]
     level = 'role="heading" aria-level="2"'
@@ -125,6 +130,37 @@ def add_accessibility(
 def _list_parameters(found: re.Match[str]) -> str:
     items = found[1].replace("<dd>", "<li>").replace("</dd>", "</li>")
     return f'<ul class="parameters">{items}</ul>'
+
+
+def _break_names(table: re.Match[str]) -> str:
+    """Long names leave room for the other columns."""
+    return _LONG_NAME.sub(lambda name: name[0].replace("_", "_<wbr>"), table[0])
+
+
+def show_options(
+    app: Sphinx,
+    what: str,
+    name: str,
+    item: Any,
+    options: Any,
+    signature: str | None,
+    returned: str | None,
+) -> tuple[str | None, str | None]:
+    """The options of a class with their types and defaults, in place of its ``**given``."""
+    if signature and isinstance(item, type) and issubclass(item, Options):
+        fields = [_option(item, field) for field in item.names()]
+        signature = f"(*, {', '.join(fields)})"
+    # What the server refuses, with the option's new name.
+    return signature and signature.replace(", **others: Never", ""), returned
+
+
+def _option(group: type[Options], name: str) -> str:
+    option = f"{name}: {group.__annotations__[name]}"
+    if name in group.required():
+        return option
+    value = group._defaults[name]
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    return f"{option} = {value:_}" if is_int else f"{option} = {value!r}"
 
 
 def name_landmarks(app: Sphinx, failure: Exception | None) -> None:
@@ -163,5 +199,6 @@ def setup(app: Sphinx) -> None:
     # After the theme, which makes the menu.
     app.connect("html-page-context", add_accessibility, priority=900)
     app.connect("source-read", prepare_page)
+    app.connect("autodoc-process-signature", show_options)
     app.connect("build-finished", name_landmarks)
     app.connect("build-finished", write_texts)
