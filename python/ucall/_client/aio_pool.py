@@ -152,7 +152,12 @@ class AsyncPool:
         if address.trusts_shared_memory is not None:
             return await self._create_sharing(make)
         if address.connector is not None:
-            _, made = await loop.create_unix_connection(make, sock=address.connector())
+            _, made = await loop.create_unix_connection(
+                make,
+                sock=address.connector(),
+                ssl=self._tls,
+                server_hostname=address.host if self._tls else None,
+            )
             return made
         if address.socket_path is not None:
             _, made = await loop.create_unix_connection(make, address.socket_path)
