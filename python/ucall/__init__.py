@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ucall import auth as auth
     from ucall import client as client
     from ucall import mcp as mcp
+    from ucall import openai as openai
     from ucall import posix as posix
     from ucall import queue as queue
     from ucall import rich_posix as rich_posix
@@ -67,6 +68,7 @@ else:  # With `__getattr__`, type checkers would accept any name.
         "auth",
         "client",
         "mcp",
+        "openai",
         "posix",
         "queue",
         "rich_posix",

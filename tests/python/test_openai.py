@@ -1,26 +1,109 @@
-"""examples/openai/openai_server.py, called with OpenAI's own client."""
+"""Functions as models of OpenAI's API, called with the official client."""
 
 from __future__ import annotations
 
 import asyncio
-import runpy
-from collections.abc import Iterator
-from pathlib import Path
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx
+import numpy
 import pytest
+from certificates import Authority, Files, authority, files
+from numpy.typing import NDArray
+from serving import Serve
 
 import ucall
+from harness import HOST, Wire, eventually
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples/openai/openai_server.py"
-MESSAGES = [
-    {"role": "system", "content": "be brief"},
-    {"role": "user", "content": [{"type": "text", "text": "one two three"}]},
-]
-WORDS = ["be ", "brief ", "one ", "two ", "three "]
+__all__ = ["authority", "files"]
 
 #: The package takes half a second to import, so one test process does.
 pytestmark = pytest.mark.xdist_group("openai")
+
+MESSAGES: Any = [
+    {"role": "system", "content": "be brief"},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "one two "}, {"type": "text", "text": "3"}],
+    },
+]
+WORDS = ["be ", "brief ", "one ", "two ", "3 "]
+TOOL = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}
+CALL = {"name": "add", "arguments": '{"a": 2}'}
+
+
+class Models:
+    """Functions, and what they were called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.closed = 0
+
+    async def echo(
+        self, messages: list[dict[str, Any]], max_tokens: int = 256
+    ) -> AsyncIterator[str]:
+        """Repeats the messages."""
+        self.calls.append(messages)
+        try:
+            for word in words_of(messages)[:max_tokens]:
+                await asyncio.sleep(0)
+                yield word
+        finally:
+            self.closed += 1
+
+    async def endless(self, messages: list[dict[str, Any]]) -> AsyncIterator[str]:
+        """Yields until its caller leaves."""
+        try:
+            while True:
+                await asyncio.sleep(0)
+                yield "x"
+        finally:
+            self.closed += 1
+
+    def tools(
+        self, messages: list[dict[str, Any]], tools: list[Any], tool_choice: Any = None
+    ) -> Iterator[Any]:
+        """Calls the first tool, in two parts."""
+        self.calls.append((messages, tools, tool_choice))
+        yield {"tool_calls": [{"function": {"name": "add", "arguments": '{"a"'}}]}
+        yield {"tool_calls": [{"index": 0, "function": {"arguments": ": 2}"}}]}
+        yield {"usage": {"prompt_tokens": 3, "completion_tokens": 4}}
+
+    def whole(self, messages: list[dict[str, Any]], **options: Any) -> ucall.openai.Delta:
+        """Returns a whole answer, which ends for a reason of its own."""
+        self.calls.append(options)
+        return {
+            "content": "whole",
+            "finish_reason": "content_filter",
+            "usage": {"prompt_tokens": 5, "completion_tokens": 1},
+        }
+
+    def fails(self, messages: list[dict[str, Any]]) -> Iterator[str]:
+        """Raises what its message says, after as many items."""
+        count, code = map(int, messages[0]["content"].split())
+        yield from ["x"] * count
+        raise ucall.RPCError(code, "out of paper", {"retry_after_ms": 70})
+
+
+def words_of(messages: list[dict[str, Any]]) -> list[str]:
+    return [f"{word} " for it in messages for word in it["content"].split()]
+
+
+def letters(texts: list[str], dimensions: int = 2) -> list[list[float]]:
+    return [[float(text.count(letter)) for letter in "te"[:dimensions]] for text in texts]
+
+
+def lengths(texts: list[str]) -> list[NDArray[numpy.float32]]:
+    return [numpy.array([len(text), len(texts)], "float32") for text in texts]
+
+
+def matrix(texts: list[str]) -> NDArray[numpy.float32]:
+    return numpy.array([[len(text)] for text in texts], "float32")
 
 
 @pytest.fixture(scope="module")
@@ -29,108 +112,489 @@ def openai() -> Any:
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """The names of the example, whose server runs."""
-    made = ucall.Server
-    monkeypatch.setattr(ucall, "Server", lambda **_: made(port=0))
-    names = runpy.run_path(str(EXAMPLE))
-    with names["server"]:
-        yield names
+def models() -> Models:
+    return Models()
 
 
 @pytest.fixture
-def client(example: dict[str, Any], openai: Any) -> Iterator[Any]:
-    url = f"http://127.0.0.1:{example['server'].port}/v1"
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+def served(serve: Serve, models: Models) -> ucall.Server:
+    server = serve()
+    add_models(server, models)
+    return server
+
+
+def add_models(server: ucall.Server, models: Models) -> None:
+    functions = models.echo, models.endless, models.tools, models.whole, models.fails
+    chats = [server.add(it) for it in functions]
+    server.add(letters)
+    server.add(matrix)
+    server.batch(lengths, max_wait_ms=20)
+    ucall.openai.mount(
+        server,
+        chat={it.__name__: it for it in chats},
+        embeddings={"letters": letters, "lengths": lengths, "matrix": "matrix"},
+    )
+
+
+@pytest.fixture
+def client(served: ucall.Server, openai: Any) -> Iterator[Any]:
+    with openai.OpenAI(base_url=url(served), api_key="none", max_retries=0) as client:
         yield client
 
 
-def test_a_completion(client: Any) -> None:
-    completion = client.chat.completions.create(model="echo-1", messages=MESSAGES)
-    assert completion.choices[0].message.content == "".join(WORDS)
-    assert completion.choices[0].finish_reason == "stop"
-    assert completion.usage.prompt_tokens == completion.usage.completion_tokens == len(WORDS)
-    short = client.chat.completions.create(model="echo-1", messages=MESSAGES, max_tokens=2)
-    assert short.choices[0].message.content == "be brief "
-    assert short.choices[0].finish_reason == "length"
+def url(server: ucall.Server) -> str:
+    return f"http://{HOST}:{server.port}/v1"
+
+
+def ask(client: Any, model: str, content: str = "one two", **options: Any) -> Any:
+    messages = [{"role": "user", "content": content}]
+    return client.chat.completions.create(model=model, messages=messages, **options)
+
+
+def test_a_completion(client: Any, models: Models) -> None:
+    completion = client.chat.completions.create(model="echo", messages=MESSAGES)
+    [choice] = completion.choices
+    assert choice.message.content == "".join(WORDS) and choice.message.role == "assistant"
+    assert (choice.finish_reason, completion.usage, completion.model) == ("stop", None, "echo")
+    assert models.calls == [[MESSAGES[0], {"role": "user", "content": "one two 3"}]]
+    for limit in ({"max_tokens": 2}, {"max_completion_tokens": 2}):
+        short = ask(client, "echo", "a b c", **limit).choices[0]
+        assert (short.message.content, short.finish_reason) == ("a b ", "length")
 
 
 def test_a_streamed_completion(client: Any) -> None:
-    stream = client.chat.completions.create(
-        model="echo-1", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
-    )
-    *chunks, last = list(stream)
-    deltas = [chunk.choices[0].delta.content for chunk in chunks]
-    assert deltas == ["", *WORDS, None]
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    chunks = list(client.chat.completions.create(model="echo", messages=MESSAGES, **options))
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert [delta.content for delta in deltas] == ["", *WORDS, None]
+    assert [delta.role for delta in deltas][:2] == ["assistant", None]
     assert chunks[-1].choices[0].finish_reason == "stop"
-    assert last.choices == [] and last.usage.completion_tokens == len(WORDS)
-    assert len({chunk.id for chunk in [*chunks, last]}) == 1
-    short = client.chat.completions.create(
-        model="echo-1", messages=MESSAGES, max_tokens=2, stream=True
+    assert len({chunk.id for chunk in chunks}) == 1
+    *_, last = ask(client, "echo", "a b c", max_tokens=2, stream=True)
+    assert last.choices[0].finish_reason == "length"
+    *_, last = ask(client, "tools", tools=[{"type": "function", "function": TOOL}], **options)
+    assert last.choices == [] and last.usage.total_tokens == 7
+    with httpx.stream(
+        "POST", f"{client.base_url}chat/completions", content=body("echo", stream=True)
+    ) as response:
+        assert response.headers["content-type"] == "text/event-stream"
+        assert response.read().endswith(b"\n\ndata: [DONE]\n\n")
+
+
+def body(model: str, **options: Any) -> bytes:
+    return json.dumps({"model": model, "messages": MESSAGES, **options}).encode()
+
+
+def test_a_result_that_is_no_stream(client: Any, models: Models) -> None:
+    answer = ask(client, "whole", temperature=0.5, seed=7, stop="x", user="u", n=1)
+    assert (answer.choices[0].message.content, answer.usage.total_tokens) == ("whole", 6)
+    assert answer.choices[0].finish_reason == "content_filter"
+    assert models.calls == [{"temperature": 0.5, "seed": 7, "stop": ["x"], "user": "u"}]
+    chunks = list(ask(client, "whole", stream=True))
+    assert [chunk.choices[0].delta.content for chunk in chunks] == ["", "whole", None]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [
+        ("three", "one two "),
+        (["o t", "zzz"], "one tw"),
+        (["two", "one two"], ""),
+        ("e two thr", "on"),
+        (["two four", "thre"], "one two "),
+        ("absent", "one two three "),
+        ("e  ", "one two three "),
+    ],
+)
+def test_a_stop_ends_an_answer(
+    client: Any, models: Models, stop: Any, text: str, stream: bool
+) -> None:
+    """Also one that is in several items. The text before it may begin as another one does."""
+    answer = ask(client, "echo", "one two three", stop=stop, stream=stream)
+    if stream:
+        choices = [chunk.choices[0] for chunk in answer]
+        assert "".join(it.delta.content or "" for it in choices) == text
+        assert choices[-1].finish_reason == "stop"
+    else:
+        assert answer.choices[0].message.content == text
+        assert answer.choices[0].finish_reason == "stop"
+    assert eventually(lambda: models.closed == 1)
+
+
+def test_several_answers(client: Any, models: Models) -> None:
+    answer = ask(client, "echo", n=3)
+    assert [it.index for it in answer.choices] == [0, 1, 2]
+    assert {it.message.content for it in answer.choices} == {"one two "}
+    assert len(models.calls) == 3
+    texts = {0: "", 1: ""}
+    reasons = []
+    for chunk in ask(client, "echo", n=2, stream=True):
+        [choice] = chunk.choices
+        texts[choice.index] += choice.delta.content or ""
+        reasons += [choice.finish_reason] if choice.finish_reason else []
+    assert texts == {0: "one two ", 1: "one two "} and reasons == ["stop", "stop"]
+
+
+def test_a_function_gets_tools_and_calls_them(client: Any, models: Models) -> None:
+    tools = [{"type": "function", "function": TOOL}]
+    answer = ask(client, "tools", tools=tools, tool_choice="required")
+    [choice] = answer.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    [call] = choice.message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("add", CALL["arguments"])
+    assert call.id.startswith("call_") and call.type == "function"
+    assert models.calls[0][1:] == (tools, "required")
+    deltas = [it.choices[0].delta for it in ask(client, "tools", tools=tools, stream=True)]
+    parts = [call for delta in deltas for call in delta.tool_calls or []]
+    assert "".join(part.function.arguments for part in parts) == CALL["arguments"]
+    assert [part.index for part in parts] == [0, 0] and parts[1].id is None
+    messages = [
+        {"role": "user", "content": "2?"},
+        {"role": "assistant", "tool_calls": [call.model_dump()]},
+        {"role": "tool", "tool_call_id": call.id, "content": "4"},
+    ]
+    client.chat.completions.create(model="tools", messages=messages, tools=tools)
+    assert models.calls[-1][0] == messages
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "param"),
+    [
+        ("echo", {"tools": [{"type": "function", "function": TOOL}]}, "tools"),
+        ("echo", {"temperature": 0.5}, "temperature"),
+        ("echo", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("tools", {"tools": [], "max_tokens": 5}, "max_tokens"),
+        ("tools", {"tools": [], "max_completion_tokens": 5}, "max_completion_tokens"),
+        ("tools", {}, "tools"),
+        ("echo", {"max_tokens": 0}, "max_tokens"),
+        ("echo", {"n": 0}, "n"),
+        ("echo", {"n": 129}, "n"),
+        ("echo", {"stop": ["a"] * 5}, "stop"),
+        ("echo", {"stop": [""]}, "stop"),
+        ("echo", {"messages": []}, "messages"),
+        ("echo", {"messages": ["text"]}, "messages[0]"),
+        ("echo", {"messages": [{"role": "user"}]}, "messages[0]"),
+        ("echo", {"messages": [{"role": "user", "content": [5]}]}, "messages[0]"),
+        ("absent", {}, "model"),
+        (None, {}, "model"),
+    ],
+)
+def test_what_a_model_does_not_take_is_refused_by_name(
+    client: Any, openai: Any, model: Any, options: Any, param: str
+) -> None:
+    found = httpx.post(f"{client.base_url}chat/completions", content=body(model, **options))
+    error = found.json()["error"]
+    assert found.status_code == (404 if param == "model" else 400), error
+    assert (error["param"], error["type"]) == (param, "invalid_request_error")
+    assert error["message"].startswith(f"{param}")
+    if isinstance(model, str):
+        with pytest.raises(openai.APIStatusError) as raised:
+            client.chat.completions.create(**{"model": model, "messages": MESSAGES, **options})
+        assert raised.value.param == param
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 1, "top_p": 1, "n": 1, "presence_penalty": 0, "frequency_penalty": 0},
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "logprobs": False},
+        {"response_format": {"type": "text"}, "user": "me", "stop": [], "temperature": None},
+        {"n": 128, "stop": ["a", "b", "c", "d"], "max_tokens": 1},
+    ],
+)
+def test_options_that_ask_for_nothing_are_taken(client: Any, options: Any) -> None:
+    found = httpx.post(
+        f"{client.base_url}chat/completions", content=body("echo", **options), timeout=60
     )
-    assert list(short)[-1].choices[0].finish_reason == "length"
+    assert found.status_code == 200, found.text
 
 
-def test_a_stream_that_is_left(client: Any, example: dict[str, Any]) -> None:
-    for _ in range(3):
-        with client.chat.completions.create(
-            model="echo-1", messages=MESSAGES, stream=True
-        ) as stream:
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"a":' * 100_000, b"\xff"])
+def test_bodies_that_are_no_objects(client: Any, text: bytes) -> None:
+    for path in ("chat/completions", "responses", "embeddings"):
+        found = httpx.post(f"{client.base_url}{path}", content=text)
+        assert found.status_code == 400
+        assert found.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_errors_of_functions(client: Any, openai: Any) -> None:
+    for code, status in ((-32004, 403), (-32003, 503), (-32001, 504), (-32602, 400), (429, 429)):
+        for stream in (False, True):
+            with pytest.raises(openai.APIStatusError, match="out of paper") as raised:
+                ask(client, "fails", f"0 {code}", stream=stream)
+            assert raised.value.status_code == status
+            assert raised.value.response.headers["retry-after-ms"] == "70"
+    with pytest.raises(openai.InternalServerError, match="out of paper"):
+        ask(client, "fails", "1 7")
+    stream = ask(client, "fails", "1 7", stream=True)
+    assert [next(stream).choices[0].delta.content for _ in range(2)] == ["", "x"]
+    with pytest.raises(openai.APIError, match="out of paper"):
+        next(stream)
+    for item in ("fails", "whole"):
+        with pytest.raises(openai.APIStatusError):
+            ask(client, item, "not numbers", tools="x" if item == "whole" else [], n="y")
+
+
+def test_a_stream_that_is_left_ends_its_function(client: Any, models: Models) -> None:
+    for count in (1, 2):
+        with ask(client, "endless", n=count, stream=True) as stream:
             assert next(iter(stream)).choices[0].delta.role == "assistant"
-    assert client.models.list().data
+        assert eventually(lambda count=count: models.closed == 2 * count - 1)
 
 
-def test_completions_at_once(example: dict[str, Any], openai: Any) -> None:
-    url = f"http://127.0.0.1:{example['server'].port}/v1"
-
+def test_completions_at_once(served: ucall.Server, openai: Any) -> None:
     async def words(client: Any, count: int) -> list[str]:
         messages = [{"role": "user", "content": "word " * count}]
-        stream = await client.chat.completions.create(
-            model="echo-1", messages=messages, stream=True
-        )
+        stream = await client.chat.completions.create(model="echo", messages=messages, stream=True)
         contents = [chunk.choices[0].delta.content async for chunk in stream]
         return [content for content in contents if content]
 
     async def run() -> list[list[str]]:
-        async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
+        async with openai.AsyncOpenAI(base_url=url(served), api_key="none") as client:
             return await asyncio.gather(*(words(client, count) for count in range(1, 17)))
 
     assert asyncio.run(run()) == [["word "] * count for count in range(1, 17)]
 
 
-def test_embeddings(client: Any) -> None:
-    for kwargs in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
-        answer = client.embeddings.create(model="echo-1", input=["tea", "onion"], **kwargs)
-        vectors = [item.embedding for item in answer.data]
-        if kwargs.get("encoding_format") != "base64":
-            assert vectors == [[1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 2, 1, 2, 0]]
-        assert answer.usage.prompt_tokens == answer.usage.total_tokens == 2
-    assert len(client.embeddings.create(model="echo-1", input="tea").data) == 1
+@pytest.mark.parametrize("form", [{}, {"encoding_format": "float"}, {"encoding_format": "base64"}])
+def test_embeddings(client: Any, form: Any) -> None:
+    def vectors(model: str, texts: Any, **options: Any) -> Any:
+        found = client.embeddings.create(model=model, input=texts, **form, **options)
+        assert [it.index for it in found.data] == list(range(len(found.data)))
+        vectors = [it.embedding for it in found.data]
+        if form.get("encoding_format") == "base64":
+            import base64
+
+            return [numpy.frombuffer(base64.b64decode(it), "<f4").tolist() for it in vectors]
+        return vectors
+
+    assert vectors("letters", ["tea", "onion"]) == [[1, 1], [0, 0]]
+    assert vectors("letters", "tea", dimensions=1) == [[1]]
+    assert vectors("lengths", ["tea", "onion", "a"]) == [[3, 3], [5, 3], [1, 3]]
+    assert vectors("matrix", ["tea", "onion"]) == [[3], [5]]
+
+
+def test_embeddings_that_are_refused(client: Any, openai: Any) -> None:
+    for texts in ([[1, 2]], [], [5], ["a"] * 2049):
+        with pytest.raises(openai.BadRequestError, match="input: expected"):
+            client.embeddings.create(model="matrix", input=texts)
+    assert len(client.embeddings.create(model="matrix", input=["a"] * 2048).data) == 2048
+    with pytest.raises(openai.BadRequestError, match="dimensions: the model does not take it"):
+        client.embeddings.create(model="matrix", input="a", dimensions=1)
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="echo", input="a")
 
 
 def test_models(client: Any, openai: Any) -> None:
-    assert [model.id for model in client.models.list()] == ["echo-1"]
-    assert client.models.retrieve("echo-1").owned_by == "you"
-    with pytest.raises(openai.NotFoundError):
+    names = {"echo", "endless", "tools", "whole", "fails", "letters", "lengths", "matrix"}
+    assert {model.id for model in client.models.list()} == names
+    assert client.models.retrieve("echo").object == "model"
+    with pytest.raises(openai.NotFoundError) as raised:
         client.models.retrieve("other")
+    assert raised.value.code == "model_not_found"
 
 
-def test_errors_have_the_form_of_openai(client: Any, openai: Any) -> None:
-    with pytest.raises(openai.NotFoundError) as unknown:
-        client.chat.completions.create(model="other", messages=MESSAGES)
-    assert unknown.value.code == "model_not_found"
-    assert unknown.value.type == "invalid_request_error"
-    for messages in ([], ["text"], [{"role": "user"}]):
-        with pytest.raises(openai.BadRequestError, match="messages"):
-            client.chat.completions.create(model="echo-1", messages=messages)
-    with pytest.raises(openai.BadRequestError, match="max_tokens"):
-        client.chat.completions.create(model="echo-1", messages=MESSAGES, max_tokens=-1)
-    with pytest.raises(openai.BadRequestError, match="input"):
-        client.embeddings.create(model="echo-1", input=[[1, 2]])
+def test_a_response(client: Any, models: Models) -> None:
+    response = client.responses.create(model="echo", input="one two", instructions="be brief")
+    assert (response.output_text, response.status) == ("be brief one two ", "completed")
+    assert (response.object, response.instructions) == ("response", "be brief")
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
+    short = client.responses.create(model="echo", input=[*items, *items], max_output_tokens=1)
+    assert (short.output_text, short.status) == ("hi ", "incomplete")
+    assert short.incomplete_details.reason == "max_output_tokens"
+    whole = client.responses.create(model="whole", input="x", temperature=0.5)
+    assert (whole.output_text, whole.usage.total_tokens) == ("whole", 6)
+    assert models.calls[-1]["temperature"] == 0.5
 
 
-def test_the_functions_are_served_by_json_rpc_too(example: dict[str, Any]) -> None:
-    port = example["server"].port
-    with ucall.client.Client("127.0.0.1", port) as client:
-        assert client.embed(["tea"]).json == [[1, 1, 1, 0, 0, 0, 0]]
-        assert client.generate("a b").json == ["a ", "b "]
+def test_a_streamed_response(client: Any) -> None:
+    with client.responses.stream(model="echo", input="one two") as stream:
+        events = list(stream)
+        response = stream.get_final_response()
+    assert response.output_text == "one two " and response.status == "completed"
+    assert [it.type for it in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [it.sequence_number for it in events] == list(range(len(events)))
+    with client.responses.stream(model="echo", input=" ") as stream:
+        assert stream.get_final_response().output_text == ""
+
+
+def test_a_response_that_calls_a_tool(client: Any, models: Models) -> None:
+    tools = [{"type": "function", **TOOL}]
+    response = client.responses.create(
+        model="tools", input="2?", tools=tools, tool_choice={"type": "function", "name": "add"}
+    )
+    [call] = response.output
+    assert (call.type, call.name, call.arguments) == ("function_call", *CALL.values())
+    chat_tools = [{"type": "function", "function": TOOL}]
+    choice = {"type": "function", "function": {"name": "add"}}
+    assert models.calls[0][1:] == (chat_tools, choice)
+    with client.responses.stream(model="tools", input="2?", tools=tools) as stream:
+        [streamed] = stream.get_final_response().output
+    assert (streamed.name, streamed.arguments) == (call.name, call.arguments)
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "4"}
+    sent = call.model_dump(exclude_none=True)
+    client.responses.create(model="tools", input=[sent, output], tools=tools)
+    assert models.calls[-1][0] == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": call.call_id, "type": "function", "function": CALL}],
+        },
+        {"role": "tool", "tool_call_id": call.call_id, "content": "4"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"reasoning": {"effort": "low"}}, "reasoning_effort"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"input": [{"type": "item_reference", "id": "1"}]}, "input"),
+        ({"input": 5}, "input"),
+        ({"text": {"format": {"type": "json_object"}}}, "response_format"),
+        ({"text": 5}, "text"),
+        ({"tools": 5}, "tools"),
+        ({"reasoning": 5}, "reasoning"),
+        ({"instructions": 5}, "messages[0]"),
+    ],
+)
+def test_what_responses_do_not_take(client: Any, options: Any, param: str) -> None:
+    request = {"model": "echo", "input": "hi", **options}
+    found = httpx.post(f"{client.base_url}responses", json=request)
+    assert (found.status_code, found.json()["error"]["param"]) == (400, param), found.text
+
+
+def test_a_failed_response(client: Any, openai: Any) -> None:
+    with pytest.raises(openai.APIStatusError, match="out of paper"):
+        client.responses.create(model="fails", input="0 7")
+    events = list(client.responses.create(model="fails", input="1 7", stream=True))
+    assert (events[-1].type, events[-1].message) == ("error", "out of paper")
+
+
+def test_slots_serve_a_chat(serve: Serve, openai: Any) -> None:
+    """One loop makes the tokens of all answers."""
+
+    @dataclasses.dataclass
+    class Chat:
+        messages: list[dict[str, Any]]
+        max_tokens: int
+
+    together = 1
+    server = serve()
+
+    @server.batch(slots=4, threads=True)
+    def loop(slots: ucall.Slots[Chat]) -> Iterator[ucall.SlotItems[str]]:
+        counts = [0] * slots.size
+        while True:
+            for slot in slots.joined:
+                counts[slot.index] = slot.params.max_tokens
+            items: list[Any] = []
+            ready = slots.active if len(slots.active) == together else []
+            time.sleep(0 if ready else 0.001)
+            for slot in ready:
+                counts[slot.index] -= 1
+                items.append((slot, "token "))
+                items += [(slot, ucall.END)] if not counts[slot.index] else []
+            yield items
+
+    ucall.openai.mount(server, chat=loop)
+    with openai.OpenAI(base_url=url(server), api_key="none", timeout=60) as client:
+        assert ask(client, "loop", max_tokens=3).choices[0].message.content == "token " * 3
+        together = 4
+        answer = ask(client, "loop", n=4, max_tokens=50)
+        assert [it.message.content for it in answer.choices] == ["token " * 50] * 4
+
+
+def test_the_caller_is_that_of_the_request(serve: Serve, openai: Any) -> None:
+    users: list[Any] = []
+    server = serve(auth=ucall.auth.bearer({"secret": "ada"}))
+
+    @server
+    def whoami(ctx: ucall.Context, messages: list[dict[str, Any]]) -> str:
+        users.append(ctx.user)
+        return str(ctx.user)
+
+    ucall.openai.mount(server, chat=whoami)
+    with openai.OpenAI(base_url=url(server), api_key="secret") as client:
+        assert ask(client, "whoami").choices[0].message.content == "ada"
+    with openai.OpenAI(base_url=url(server), api_key="other", max_retries=0) as client:
+        with pytest.raises(openai.AuthenticationError):
+            ask(client, "whoami")
+        with pytest.raises(openai.AuthenticationError):
+            client.models.list()
+    assert users == ["ada"]
+
+
+def test_headers_of_any_kind(served: ucall.Server) -> None:
+    """Those that a client does not send are not those of the call."""
+    odd = [b"X-Odd: \xff\xfe", b"X-Tab: a\tb", b"Accept-Encoding: gzip", b"TE: trailers"]
+    odd += [b"Ucall-Timeout-Ms: 60000", b"Upgrade-Insecure-Requests: 1", b"Cookie: a=1; b=2"]
+    text = body("echo")
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + b"\r\n".join(odd)
+    with Wire(served.port) as wire:
+        wire.send(head + b"\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
+        status, _, answer = wire.reply()
+    assert (status, json.loads(answer)["object"]) == (200, "chat.completion")
+
+
+def test_a_drain_lets_answers_end(served: ucall.Server, client: Any, models: Models) -> None:
+    stream = ask(client, "echo", "word " * 2_000, max_tokens=5_000, stream=True)
+    assert next(stream).choices[0].delta.role == "assistant"
+    stopping = threading.Thread(target=served.stop)
+    stopping.start()
+    words = [chunk.choices[0].delta.content for chunk in stream]
+    stopping.join(60)
+    assert len(words) == 2_001 and not stopping.is_alive()
+
+
+def test_a_server_under_tls_and_at_a_path(
+    serve: Serve, openai: Any, files: Files, authority: Authority, models: Models
+) -> None:
+    tls = ucall.TLS(certfile=files.certificate, keyfile=files.key)
+    server = serve(tls=tls, path="/api/rpc")
+    add_models(server, models)
+    http = httpx.Client(verify=False)
+    base = f"https://{HOST}:{server.port}/v1"
+    with openai.OpenAI(base_url=base, api_key="none", http_client=http) as client:
+        assert ask(client, "echo").choices[0].message.content == "one two "
+
+
+def test_a_server_that_runs_again(models: Models, openai: Any) -> None:
+    server = ucall.Server(port=0)
+    add_models(server, models)
+    for _ in range(2):
+        with server, openai.OpenAI(base_url=url(server), api_key="none") as client:
+            assert ask(client, "echo").choices[0].message.content == "one two "
+
+
+def test_functions_that_cannot_be_mounted() -> None:
+    server = ucall.Server(port=0)
+    server.add(letters)
+    server.add(len, "len")
+    mount = ucall.openai.mount
+    for options, problem in (
+        ({}, "expected chat or embeddings"),
+        ({"chat": words_of}, "chat: expected a function of the server"),
+        ({"chat": "absent"}, "chat: expected a function of the server, got 'absent'"),
+        ({"chat": letters}, "letters: expected a function with a param messages"),
+        ({"embeddings": "len"}, "embeddings: len has no params by name"),
+    ):
+        with pytest.raises(TypeError, match=problem):
+            mount(server, **options)  # type: ignore[arg-type]
+    mount(server, embeddings=letters)
+    with pytest.raises(ValueError, match="is already answered"):
+        mount(server, embeddings=letters)
