@@ -1,7 +1,12 @@
-// How pages rank in the search of the site. The values beside `score` are those of Sphinx.
+// How pages rank in the search of the site. The values beside `score` are those of Sphinx, but for
+// objNameMatch and objPartialMatch: a guide comes before the names of its subject.
 var Scorer = {
-  // The page of errors first among guides, which come before what is for contributors.
+  // Pages of the words' name first, then the page of errors, then guides, which come before what is
+  // for contributors.
   score: ([page, title, anchor, description, score]) => {
+    const words = (new URLSearchParams(location.search).get("q") || "").toLowerCase().split(/\s+/);
+    const stems = words.map((word) => word.replace(/(ing|es|s)$/, "")).filter((it) => it.length > 2);
+    if (!description && stems.some((stem) => title.toLowerCase().includes(stem))) score += 3;
     if (page === "docs/errors") return score + 3;
     if (/^docs\/(limits|security|troubleshooting)$/.test(page)) return score + 2;
     if (/^[A-Z]|^(bench|crates|examples)\/|^docs\/(bad-input|benchmarks|coming-from)/.test(page)) {
@@ -9,8 +14,8 @@ var Scorer = {
     }
     return score;
   },
-  objNameMatch: 11,
-  objPartialMatch: 6,
+  objNameMatch: 8,
+  objPartialMatch: 3,
   objPrio: { 0: 15, 1: 5, 2: -5 },
   objPrioDefault: 0,
   title: 15,
