@@ -1,12 +1,12 @@
-"""Builds and checks the wheels of a release for Linux. Run by `make wheels`.
+"""Builds and checks the wheels of a release. Run by `make wheels`.
 
     python tools/build-wheels.py [--targets TARGET …] [--pythons 3.11 …] [--out dist]
 
-maturin builds for every version of Python that pyproject.toml names, without its interpreter; zig
-compiles C and links against the oldest C library that the wheel's tag allows. Targets whose Rust
-standard library is not installed are named and left out. Each wheel must be small enough, keep its
-promise to the C library (auditwheel), have valid metadata (twine), list what is compiled in
-(PEP 770) and name no folder of this machine.
+maturin builds for every version of Python that pyproject.toml names, without its interpreter; for
+Linux zig compiles C and links against the oldest C library that the wheel's tag allows. Wheels for
+macOS are built on macOS, with Apple's compiler. Targets that cannot be built here are named and
+left out. Each wheel must be small enough, keep its promise to the C library (auditwheel), have
+valid metadata (twine), list what is compiled in (PEP 770) and name no folder of this machine.
 """
 
 import argparse
@@ -21,12 +21,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = Path(sys.executable).parent
 BYTES_MAX = 3_500_000
-# The policy of auditwheel that a wheel for the target must meet.
-POLICIES = {
+# The platform of each target's wheels: on Linux the policy of auditwheel that they must meet, on
+# macOS the oldest version of it.
+PLATFORMS = {
     "x86_64-unknown-linux-gnu": "manylinux_2_17",
     "aarch64-unknown-linux-gnu": "manylinux_2_17",
     "x86_64-unknown-linux-musl": "musllinux_1_2",
     "aarch64-unknown-linux-musl": "musllinux_1_2",
+    "x86_64-apple-darwin": "macosx_11_0",
+    "aarch64-apple-darwin": "macosx_11_0",
 }
 
 
@@ -35,6 +38,25 @@ def supported_pythons() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     versions = (re.fullmatch(r".* Python :: (3\.\d+)", it) for it in project["classifiers"])
     return [match[1] for match in versions if match]
+
+
+def platform_tag(target: str) -> str:
+    """The end of the names of a target's wheels, such as manylinux_2_17_x86_64."""
+    machine = target.partition("-")[0]
+    if is_macos(target) and machine == "aarch64":
+        machine = "arm64"
+    return f"{PLATFORMS[target]}_{machine}"
+
+
+def is_macos(target: str) -> bool:
+    return target.endswith("apple-darwin")
+
+
+def obstacle(target: str) -> str:
+    """Why a target cannot be built here; empty if it can."""
+    if is_macos(target) and sys.platform != "darwin":
+        return "needs macOS"
+    return "" if is_installed(target) else f"rustup target add {target}"
 
 
 def is_installed(target: str) -> bool:
@@ -50,7 +72,9 @@ def environment() -> dict[str, str]:
     # Base64 without AVX2 is by the portable kernel of simdutf.
     flags = f"{os.environ.get('CXXFLAGS', '')} -DSIMDUTF_IMPLEMENTATION_WESTMERE=0"
     kept = {name: it for name, it in os.environ.items() if name != "PYO3_PYTHON"}
-    return kept | {"PATH": path, "CXXFLAGS": flags}
+    # Of Apple's compiler, of rustc and of the wheel's name.
+    oldest_macos = PLATFORMS["aarch64-apple-darwin"].removeprefix("macosx_").replace("_", ".")
+    return kept | {"PATH": path, "CXXFLAGS": flags, "MACOSX_DEPLOYMENT_TARGET": oldest_macos}
 
 
 def unwinder(target: str) -> Path:
@@ -67,9 +91,10 @@ def unwinder(target: str) -> Path:
 
 def build(target: str, pythons: list[str], out: Path) -> None:
     interpreters = [f"python{version}" for version in pythons]
-    command = ["maturin", "build", "--quiet", "--release", "--locked", "--zig", "--strip"]
-    command += ["--compression-level", "9"]
-    command += ["--compatibility", POLICIES[target], "--target", target, "--out", str(out)]
+    command = ["maturin", "build", "--quiet", "--release", "--locked", "--strip"]
+    command += ["--compression-level", "9", "--target", target, "--out", str(out)]
+    if not is_macos(target):
+        command += ["--zig", "--compatibility", PLATFORMS[target]]
     command += ["--interpreter", *interpreters]
     # musl ends threads without unwinding.
     if target.endswith("gnu"):
@@ -79,7 +104,7 @@ def build(target: str, pythons: list[str], out: Path) -> None:
 
 def wheels_of(target: str, pythons: list[str], out: Path) -> list[Path]:
     """The built wheels of a target, one for each Python."""
-    tag = f"{POLICIES[target]}_{target.partition('-')[0]}"
+    tag = platform_tag(target)
     versions = (version.replace(".", "") for version in pythons)
     found = [sorted(out.glob(f"*-cp{version}-cp{version}-*{tag}.whl")) for version in versions]
     if not all(len(wheels) == 1 for wheels in found):
@@ -95,11 +120,12 @@ def audited_policy(wheel: Path) -> str:
     return match[1] if match else shown
 
 
-def complaints_about(wheel: Path, policy: str) -> list[str]:
+def complaints_about(wheel: Path, target: str) -> list[str]:
     found = []
+    policy = platform_tag(target)
     if (size := wheel.stat().st_size) > BYTES_MAX:
         found.append(f"{size:,} bytes, more than {BYTES_MAX:,}")
-    if (audited := audited_policy(wheel)) != policy:
+    if not is_macos(target) and (audited := audited_policy(wheel)) != policy:
         found.append(f"auditwheel: {audited}")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -116,10 +142,9 @@ def complaints_about(wheel: Path, policy: str) -> list[str]:
 
 def check(target: str, wheels: list[Path]) -> bool:
     """Prints a line for each wheel; returns whether all are good."""
-    policy = f"{POLICIES[target]}_{target.partition('-')[0]}"
     is_good = True
     for wheel in wheels:
-        complaints = complaints_about(wheel, policy)
+        complaints = complaints_about(wheel, target)
         is_good = is_good and not complaints
         verdict = "; ".join(complaints) or "good"
         print(f"{wheel.stat().st_size / 1e6:.2f} MB  {wheel.name}: {verdict}", flush=True)
@@ -132,14 +157,14 @@ def check(target: str, wheels: list[Path]) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--targets", nargs="+", default=list(POLICIES), choices=list(POLICIES))
+    parser.add_argument("--targets", nargs="+", default=list(PLATFORMS), choices=list(PLATFORMS))
     parser.add_argument("--pythons", nargs="+", default=supported_pythons())
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     options = parser.parse_args()
     failed = []
     for target in options.targets:
-        if not is_installed(target):
-            print(f"{target}: not built; rustup target add {target}", flush=True)
+        if reason := obstacle(target):
+            print(f"{target}: not built; {reason}", flush=True)
             continue
         build(target, options.pythons, options.out)
         if not check(target, wheels_of(target, options.pythons, options.out)):

@@ -42,7 +42,8 @@ SETTINGS = {"CARGO_TARGET_DIR", "CFLAGS", "CXXFLAGS", "PYO3_PYTHON", "PYTHONPATH
 
 def wheel_for_this_interpreter() -> Path:
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    found = sorted((ROOT / "dist").glob(f"*-{tag}-{tag}-manylinux*_{platform.machine()}.whl"))
+    system = "macosx" if sys.platform == "darwin" else "manylinux"
+    found = sorted((ROOT / "dist").glob(f"*-{tag}-{tag}-{system}*_{platform.machine()}.whl"))
     if len(found) != 1:
         sys.exit(f"dist/ holds {len(found)} wheels for {tag} and {platform.machine()}, not one")
     return found[0]
