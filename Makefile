@@ -104,9 +104,12 @@ $(STAMPS)/wheel-%: $(SOURCES) $(STAMPS)/maturin $(STAMPS)/features
 		>$(STAMPS)/build-$*.log 2>&1 || { cat $(STAMPS)/build-$*.log; exit 1; }
 	@touch $@
 
-# pip does not replace a package of the same version, so this forces it.
+# pip does not replace a package of the same version, so this forces it. A distribution `ucall`, as
+# earlier builds of a clone were named, has the same files: removed later, it would take these along.
 $(STAMPS)/package-%: $(STAMPS)/wheel-% $(STAMPS)/test-tools
 	@echo "Installing the package into $(VENV)"
+	@! ls -d $(VENV)/lib/python*/site-packages/ucall-*.dist-info >/dev/null 2>&1 || \
+		$(PY) -m pip uninstall --quiet --yes ucall
 	@$(PY) -m pip install --quiet --force-reinstall --no-deps $(WHEELS)/$*/*.whl
 	@rm -f $(STAMPS)/package-*
 	@touch $@
@@ -241,6 +244,7 @@ licences: $(STAMPS)/venv ## Write LICENSE-THIRD-PARTY, after a change of depende
 lint-tidy: $(STAMPS)/venv #: Check the style rules that formatters do not check
 	@$(PY) tools/tidy.py
 	@$(PY) tools/check-cycles.py
+	@$(PY) tools/check-version.py
 	@$(PY) tools/mutants.py --check
 
 .PHONY: format

@@ -11,7 +11,7 @@ uninstall-c: #: Remove the C library that install-c has installed with the same 
 	@LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" crates/ucall-capi/install.sh "$(PREFIX)" --uninstall
 
 DIST := dist
-# Empty: all four targets, and all versions of Python that pyproject.toml names.
+# Empty: all targets that can be built here, and all versions of Python that pyproject.toml names.
 WHEEL_TARGETS ?=
 WHEEL_PYTHONS ?=
 # Binaries name no folder of the machine that built them.

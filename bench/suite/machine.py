@@ -62,8 +62,7 @@ def cpu_model() -> str:
 
 
 def versions() -> dict[str, str]:
-    [distribution] = metadata.packages_distributions()["ucall"]
-    found = {"ucall": metadata.version(distribution), "CPython": platform.python_version()}
+    found = {"ucall": metadata.version("ucall-rpc"), "CPython": platform.python_version()}
     found["Rust"] = first_version(output_of(["rustc", "--version"]))
     for name, command in TOOLS.items():
         found[name] = first_version(output_of(command))

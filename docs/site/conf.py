@@ -22,7 +22,7 @@ from ucall.options import Options
 
 project = "ucall"
 author = "The authors of ucall"
-release = metadata.version("ucall")
+release = metadata.version("ucall-rpc")
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",

@@ -42,8 +42,9 @@
 #include <stdint.h>
 
 /* The version of this header. `ucall_version` returns that of the library. */
-#define UCALL_VERSION_MAJOR 0
-#define UCALL_VERSION_MINOR 1
+#define UCALL_VERSION "1.0.0-alpha.1"
+#define UCALL_VERSION_MAJOR 1
+#define UCALL_VERSION_MINOR 0
 #define UCALL_VERSION_PATCH 0
 
 #ifdef __cplusplus
@@ -122,7 +123,7 @@ typedef enum ucall_client_auth_t {
  */
 typedef struct ucall_config_t {
     /*
-     * sizeof(ucall_config_t). 0 means the fields of version 0.1, so a program that sets a field of
+     * sizeof(ucall_config_t). 0 means the fields of version 1.0, so a program that sets a field of
      * a later version must set this, too. Then it also works with a library of another version.
      */
     size_t size;
@@ -337,7 +338,7 @@ typedef struct ucall_config_t {
     size_t compression_max_bytes;
 } ucall_config_t;
 
-/* The version of the library, like "0.1.0". Ends with a NUL. */
+/* The version of the library, like "1.0.0-alpha.1". Ends with a NUL. */
 ucall_str_t ucall_version(void);
 
 /* What kind of error it is. */
@@ -422,7 +423,7 @@ bool ucall_stats(ucall_server_t server, ucall_stats_t *output, size_t size);
 
 /* The options of a store (docs/store.md). 0 is the default of each. */
 typedef struct ucall_store_config_t {
-    size_t size; /* sizeof(ucall_store_config_t); 0 means the fields of version 0.1 */
+    size_t size; /* sizeof(ucall_store_config_t); 0 means the fields of version 1.0 */
     size_t max_bytes;       /* the size up to which its file grows; 64 GiB.
                              * valgrind needs less, such as 1 GiB */
     size_t max_value_bytes; /* the size of one value; 16 MiB */

@@ -1,7 +1,8 @@
 """Warns of an earlier version of ucall that is installed beside this one.
 
-ucall 0.4 and 0.5 on PyPI have a package of the same name, whose extension modules ``posix`` and
-``uring`` Python prefers to the modules of this one. Before that the package was ``ujrpc``.
+The distribution ``ucall`` on PyPI (0.4 and 0.5) has the module ``ucall``, too, whose extension
+modules ``posix`` and ``uring`` Python prefers to the modules of this one. Before that the package
+was ``ujrpc``.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ def warn(folder: str) -> None:
     if files := _foreign_files(folder):
         fixes.append(
             f"{folder} has files of ucall 0.4 or 0.5 from PyPI, which Python may import in place "
-            f"of this version's: {', '.join(files)}. Run pip uninstall ucall, delete that folder, "
-            "and install this version again"
+            f"of this version's: {', '.join(files)}. Run pip uninstall ucall, then install "
+            "ucall-rpc again with pip's --force-reinstall"
         )
     if os.path.exists(f"{folder}/../ujrpc"):
         fixes.append(
@@ -30,6 +31,7 @@ def warn(folder: str) -> None:
 
 
 def _foreign_files(folder: str) -> list[str]:
+    """Their names in 0.5.4; those of other extension modules say for which Python they are."""
     names = sorted(os.listdir(folder))
-    foreign = ("_server.py", "posix.cpython", "uring.cpython")
-    return [name for name in names if name.startswith(foreign)]
+    extensions = [it for it in names if it.startswith(("posix.", "uring.")) and it.endswith(".so")]
+    return [*(name for name in names if name == "_server.py"), *extensions]

@@ -18,6 +18,8 @@ SUM = harness.example("sum.c")
 LOGIN = harness.example("login.cpp")
 VERSION = re.search(r'^version = "(.*)"', (harness.ROOT / "Cargo.toml").read_text(), re.M)[1]
 MAJOR = VERSION.partition(".")[0]
+# CMake is asked for numbers alone.
+NUMBERS = VERSION.partition("-")[0]
 
 
 # A tarball of `make dist-c`, to test instead of what `make install-c` installs.
@@ -93,7 +95,7 @@ def test_the_folder_of_libraries_is_chosen_and_moved(prefix, cmake, tmp_path, li
     command = f"cc -O2 {SUM} $(pkg-config --cflags --libs ucall) -o {tmp_path}/sum"
     harness.run(["sh", "-c", command], env=environment)
     serves([tmp_path / "sum"], env={**environment, "LD_LIBRARY_PATH": str(moved / libdir)})
-    project(tmp_path, FIND.format(version=VERSION))
+    project(tmp_path, FIND.format(version=NUMBERS))
     build = configure_and_build(cmake, tmp_path, f"-Ducall_DIR={moved / libdir}/cmake/ucall")
     serves([build / "sum"])
     harness.run([*make, "uninstall-c", *folders], env=environment)
@@ -320,7 +322,7 @@ def test_cmake_fetch_content(cmake, library, tmp_path, shared):
 
 @pytest.mark.parametrize("shared", ["OFF", "ON"])
 def test_cmake_find_package(cmake, prefix, tmp_path, shared):
-    project(tmp_path, FIND.format(version=VERSION))
+    project(tmp_path, FIND.format(version=NUMBERS))
     build = configure_and_build(
         cmake, tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBUILD_SHARED_LIBS={shared}"
     )

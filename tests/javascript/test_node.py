@@ -11,9 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import programs
 import pytest
 from applications import PID
-from node import MODULE, TOKEN, RunNode, Serve, package
+from node import MODULE, TOKEN, RunNode, Serve, package, system_node
 
 import ucall.auth
 
@@ -24,6 +25,17 @@ BYTES_MAX = 10 * 1024
 
 def test_the_client(run_node: RunNode) -> None:
     run_node("--test", "client.test.mjs")
+
+
+def test_npm_installs_the_folder_of_the_package(tmp_path: Path) -> None:
+    npm, node = programs.require("npm"), system_node()
+    command = [npm, "install", "--offline", "--no-audit", "--no-fund", MODULE.parent]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    program = 'import { Client } from "ucall-client"; console.log(typeof Client)'
+    (tmp_path / "program.mjs").write_text(program)
+    command = [node, "program.mjs"]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout == "function\n"
 
 
 def test_arrays_and_bytes(run_node: RunNode) -> None:

@@ -289,7 +289,7 @@ def allowed_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_page_says_pip_install_ucall() -> None:
     folders = [ROOT / "python", ROOT / "examples"]
     sources = [it for folder in folders for end in ("py", "md") for it in folder.rglob(f"*.{end}")]
-    install_command = re.compile(r"pip install[^\n]*[ '\"]ucall(?![\w/.-])[^\n]*")
+    install_command = re.compile(r"(?:pip install|uv add)[^\n]*[ '\"]ucall(?![\w/.-])[^\n]*")
     for path in (*PAGES, *sources):
         text = path.read_text(encoding="utf-8")
         # The name with an extra, such as types in brackets, would install that project, too.

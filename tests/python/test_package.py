@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import json
 import subprocess
 import sys
@@ -13,12 +12,7 @@ from pathlib import Path
 import ucall
 from ucall import _core
 
-
-@functools.cache
-def distribution() -> str:
-    """The name on PyPI, which only pyproject.toml knows. It takes a search of all packages."""
-    [name] = metadata.packages_distributions()["ucall"]
-    return name
+DISTRIBUTION = "ucall-rpc"
 
 
 def test_the_package_is_typed() -> None:
@@ -34,7 +28,7 @@ def test_the_client_for_javascript_and_the_explorer_page_are_included() -> None:
 
 
 def test_third_party_licences_are_included() -> None:
-    files = metadata.files(distribution()) or []
+    files = metadata.files(DISTRIBUTION) or []
     [ours] = [file for file in files if file.name == "LICENSE"]
     [others] = [file for file in files if file.name == "LICENSE-THIRD-PARTY"]
     assert "Apache License" in ours.read_text()
@@ -44,9 +38,7 @@ def test_third_party_licences_are_included() -> None:
 
 def test_the_compiled_crates_are_listed() -> None:
     """As CycloneDX, in the folder of PEP 770."""
-    [listed] = [
-        file for file in metadata.files(distribution()) or [] if file.parent.name == "sboms"
-    ]
+    [listed] = [file for file in metadata.files(DISTRIBUTION) or [] if file.parent.name == "sboms"]
     contents = json.loads(listed.read_text())
     assert contents["bomFormat"] == "CycloneDX"
     names = {component["name"] for component in contents["components"]}
@@ -54,14 +46,14 @@ def test_the_compiled_crates_are_listed() -> None:
 
 
 def test_the_metadata_is_complete() -> None:
-    found = metadata.metadata(distribution())
+    found = metadata.metadata(DISTRIBUTION)
     assert found["Version"] == ucall.__version__
     assert found["License-Expression"] == "Apache-2.0"
     commands = {"ucall": "ucall.cli:main", "ucall-xdp-setup": "ucall._workers.xdp_setup:main"}
     for name, value in commands.items():
         [command] = metadata.entry_points(group="console_scripts", name=name)
         assert command.value == value
-    plain = [need for need in metadata.requires(distribution()) or [] if "extra ==" not in need]
+    plain = [need for need in metadata.requires(DISTRIBUTION) or [] if "extra ==" not in need]
     assert plain == []
 
 

@@ -35,7 +35,7 @@ const COMPRESSION_BYTES_MAX: usize = 4 << 20;
 const CLIENT_AUTH_NONE: u32 = 1;
 const CLIENT_AUTH_OPTIONAL: u32 = 2;
 const CLIENT_AUTH_REQUIRED: u32 = 3;
-/// The size of the configuration of version 0.1: a number from its release on, since fields are
+/// The size of the configuration of version 1.0: a number from its release on, since fields are
 /// added after it.
 const FIRST_SIZE: usize = size_of::<Config>();
 /// Larger than the configuration of any version.

@@ -18,7 +18,7 @@ pub struct StoreConfig {
     no_durability: bool,
 }
 
-/// The size of the options of version 0.1. It does not change when fields are added.
+/// The size of the options of version 1.0. It does not change when fields are added.
 const FIRST_SIZE: usize = size_of::<StoreConfig>();
 /// Larger than the options of any version.
 const SIZE_MAX: usize = 64 << 10;

@@ -182,8 +182,6 @@ mod _core {
     use crate::tls::{Certificate, PyTls};
     #[pymodule_export]
     use crate::xdp::{PyXdpProgram, hand_over_xdp};
-    #[pymodule_export]
-    const VERSION: &str = env!("CARGO_PKG_VERSION");
 
     use super::*;
 
@@ -197,9 +195,17 @@ mod _core {
             let mode = "ucall needs the GIL: leave out -X gil=0 and PYTHON_GIL=0";
             return Err(PyImportError::new_err(mode));
         }
+        module.add("VERSION", python_version())?;
         module.add("END", Bound::new(py, EndType)?)?;
         features::add_to(module)?;
         interpreter_shutdown::install_exit_hook(py)
+    }
+
+    /// The version in Python's spelling (PEP 440), which maturin gives the package: 1.0.0a1 for
+    /// 1.0.0-alpha.1.
+    fn python_version() -> String {
+        let version = env!("CARGO_PKG_VERSION");
+        version.replace("-alpha.", "a").replace("-beta.", "b").replace("-rc.", "rc")
     }
 
     /// Whether the interpreter's lock is enabled.
