@@ -66,7 +66,10 @@ sbom: #: List the crates that are compiled in, as CycloneDX, in dist/
 	@tools/write-sboms.sh $(DIST)
 
 .PHONY: lint-container test-container
-test-container: #: Run deploy/Dockerfile's instructions without Docker, and serve (needs root)
+# Debian's Python is 3.13.
+test-container: #: Run the instructions of deploy/*Dockerfile without Docker, and serve (needs root)
+	@[ -n "$(wildcard $(DIST)/ucall_rpc-*-cp313-cp313-*linux*.whl)" ] || \
+		$(MAKE) wheels WHEEL_TARGETS=$$(uname -m)-unknown-linux-gnu WHEEL_PYTHONS=3.13
 	@tools/test-container.sh
 
 # trustme names the authority client.pem, because clients need it.

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Runs the instructions of deploy/Dockerfile without Docker: each stage in a Debian that debootstrap
-# makes, with Debian's Python in place of the image's. Then it runs the container's command as its
-# user on a free port, waits for the health check, and calls a function. Needs root on Debian.
+# Runs the instructions of deploy/Dockerfile and deploy/device.Dockerfile without Docker: in a
+# Debian that debootstrap makes, in place of their base. Then it runs each container's command as
+# its user on a free port, waits for /readyz, asks the health check and calls a function. It reports
+# what the image adds to its base, and the time to /readyz. Needs root on Debian, and a wheel for
+# its Python in dist/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/debian-root.sh
 enter_namespaces "$@"
 
 readonly folder=$PWD/.bench/container
-variables=() directory=/ user=root stage=0 root='' command='' health=''
+readonly root=$folder/root context=$folder/context
+variables=() directory=/ user=root command='' health=''
 
 remove_roots() {
     local each
@@ -22,9 +25,22 @@ remove_roots() {
 make_base() {
     remove_roots
     make_debian trixie "$folder/base"
-    install_packages "$folder/base" python3-dev python3-venv
-    in_root "$folder/base" root "python3 -m venv /usr/local"
+    install_packages "$folder/base" python3-venv
+    in_root "$folder/base" root "python3 -m venv /usr/local; apt-get clean"
     umount --recursive "$folder/base"
+}
+
+# What Docker's ignore file lets through, and the newest wheel for Debian's Python.
+make_context() {
+    local pattern
+    mkdir "$context"
+    while read -r pattern; do
+        # shellcheck disable=SC2086 # a pattern
+        cp deploy/$pattern "$context/" 2>/dev/null || true
+    done < <(sed -n 's/^!//p' deploy/.dockerignore)
+    rm -f "$context"/*.whl
+    # shellcheck disable=SC2012 # by time
+    cp "$(ls -t dist/ucall_rpc-*-cp313-cp313-*linux*_"$(uname -m)".whl | head -n 1)" "$context/"
 }
 
 # in_stage COMMAND: as the stage's user, in its folder and with its variables.
@@ -36,39 +52,27 @@ in_stage() {
 run_instruction() {
     case $1 in
     FROM)
-        stage=$((stage + 1)) root=$folder/stage-$stage variables=() directory=/ user=root
+        variables=() directory=/ user=root
         cp -a --reflink=auto "$folder/base" "$root"
         ;;
     RUN) run_command "$2" ;;
     WORKDIR) directory=$2 && mkdir -p "$root$2" ;;
-    COPY) copy "${2% *}" ;;
-    ENV) read -ra variables <<<"$2" ;;
+    # shellcheck disable=SC2086 # a pattern
+    COPY) cp "$context"/${2% *} "$root$directory/" ;;
+    ENV) variables+=("$2") ;;
     USER) user=$2 ;;
     HEALTHCHECK) health=$(words_of "$2") ;;
     CMD) command=$(words_of "$2") ;;
-    EXPOSE) ;;
+    ARG | EXPOSE) ;;
     *) echo "test-container: no rule for $1" >&2 && exit 1 ;;
     esac
 }
 
 run_command() {
-    local words=$1
-    if [[ $words =~ ^--mount=type=bind,from=build,source=([^,]*),target=([^ ]*)\ (.*) ]]; then
-        cp -a "$folder/stage-1${BASH_REMATCH[1]}" "$root${BASH_REMATCH[2]}"
-        words=${BASH_REMATCH[3]}
-    fi
+    local words=${1#--mount=type=bind,source=.,target=/context }
+    [ "$words" = "$1" ] || cp -a "$context" "$root/context"
     in_stage "$words" >>"$root.log" 2>&1 || { tail -n 20 "$root.log" >&2; exit 1; }
-}
-
-# Copies a file, or for "." what Docker's ignore file lets through, as of the last commit.
-copy() {
-    local files=("$1")
-    if [ "$1" = . ]; then
-        mapfile -t files < <(sed -n 's/^!/:(glob)/p' deploy/Dockerfile.dockerignore)
-        git archive HEAD -- "${files[@]}" | tar -x -C "$root$directory"
-    else
-        cp "$1" "$root$directory/"
-    fi
+    rm -rf "$root/context"
 }
 
 # The array at the end of an instruction, as words of the shell.
@@ -77,15 +81,23 @@ words_of() {
         "[${1#*\[}"
 }
 
+bytes_of() {
+    du --summarize --bytes --one-file-system "$1" | cut -f 1
+}
+
 serve_and_call() {
-    variables+=("UCALL_PORT=$(python3 -c 'import socket
-print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')")
+    local port
+    port=$(python3 -c 'import socket
+print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')
+    variables+=("UCALL_PORT=$port")
+    local started=${EPOCHREALTIME/./}
     in_stage "exec $command" &
-    local server=$!
-    until in_stage "$health" >"$root.log" 2>&1; do
+    local server=$! ready=''
+    until ready=$(curl --silent --fail "http://127.0.0.1:$port/readyz"); do
         kill -0 "$server" || exit 1
-        sleep 0.1
+        sleep 0.01
     done
+    echo "/readyz: $ready, $(((${EPOCHREALTIME/./} - started) / 1000)) ms after the start"
     echo "As user $(in_stage 'id -u'), ucall health: $(in_stage "$health")"
     # shellcheck disable=SC2016 # expanded there
     [ "$(in_stage 'ucall -p "$UCALL_PORT" sum a=2 b=3')" = 5 ]
@@ -94,13 +106,24 @@ print(socket.create_server(("127.0.0.1", 0)).getsockname()[1])')")
     wait "$server"
 }
 
+# build_and_serve FILE
+build_and_serve() {
+    local word arguments
+    sed -e '/^#/d' -e ':a' -e '/\\$/N; s/\\\n *//; ta' "$1" >"$folder/instructions"
+    while read -r -u 3 word arguments; do
+        [ -n "$word" ] || continue
+        echo "$word $arguments"
+        run_instruction "$word" "$arguments"
+    done 3<"$folder/instructions"
+    local added=$(($(bytes_of "$root") - $(bytes_of "$folder/base")))
+    echo "$1: $((added / 1000000)) MB more than its base"
+    serve_and_call
+    remove_root "$root"
+}
+
 make_base
-sed -e '/^#/d' -e ':a' -e '/\\$/N; s/\\\n *//; ta' deploy/Dockerfile >"$folder/instructions"
-while read -r -u 3 word arguments; do
-    [ -n "$word" ] || continue
-    echo "$word $arguments"
-    run_instruction "$word" "$arguments"
-done 3<"$folder/instructions"
-serve_and_call
+make_context
+build_and_serve deploy/Dockerfile
+build_and_serve deploy/device.Dockerfile
 echo "container: good"
 remove_roots

@@ -93,6 +93,21 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     assert not complaints, done.stderr
 
 
+def test_the_units_of_socket_activation_are_valid(tmp_path: Path) -> None:
+    socket = block_of("deploy.md", "[Socket]")
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read_string(socket)
+    # `python -m ucall` takes one socket of TCP, which it accepts from itself.
+    assert unit["Socket"]["ListenStream"].endswith(":8545") and "Accept" not in unit["Socket"]
+    (tmp_path / "app.socket").write_text(socket)
+    service = block("ini").replace("/srv/app/.venv/bin/python", "/bin/true")
+    (tmp_path / "app.service").write_text(service)
+    command = [require("systemd-analyze"), "verify", str(tmp_path / "app.socket")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    complaints = [line for line in done.stderr.splitlines() if "app.so" in line or "app.se" in line]
+    assert not complaints, done.stderr
+
+
 def instruction(name: str, file: str = "Dockerfile") -> list[str]:
     """The last `CMD […]` of a file in deploy/, or that of its health check."""
     text = (ROOT / "deploy" / file).read_text(encoding="utf-8")
@@ -101,7 +116,25 @@ def instruction(name: str, file: str = "Dockerfile") -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("file", ["Dockerfile", "model.Dockerfile"])
+def after_its_base(file: str) -> list[str]:
+    """The instructions that both files share, from `WORKDIR` on."""
+    text = (ROOT / "deploy" / file).read_text(encoding="utf-8")
+    return text.partition("\nWORKDIR ")[2].splitlines()
+
+
+def test_the_two_containers_differ_in_their_base_alone() -> None:
+    assert after_its_base("Dockerfile") == after_its_base("device.Dockerfile") != []
+
+
+def test_the_container_gets_what_its_instructions_take() -> None:
+    passed = (ROOT / "deploy" / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    taken = "\n".join(after_its_base("Dockerfile"))
+    assert passed[0] == "*"
+    for pattern in ("*.py", "*.whl", "requirements.txt"):
+        assert f"!{pattern}" in passed and pattern in taken
+
+
+@pytest.mark.parametrize("file", ["Dockerfile", "device.Dockerfile"])
 def test_the_container_serves_and_its_health_check_calls(file: str, tmp_path: Path) -> None:
     port, app = str(free_port()), (ROOT / "deploy" / "app.py").read_text(encoding="utf-8")
     program, *arguments = instruction("CMD", file)
@@ -115,8 +148,7 @@ def test_the_container_serves_and_its_health_check_calls(file: str, tmp_path: Pa
 
     assert status() != 0
     serve = [sys.executable, *arguments, "--host", "0.0.0.0", "--port", port]
-    for module in ("app.py", "model.py"):
-        (tmp_path / module).write_text(app, encoding="utf-8")
+    (tmp_path / "app.py").write_text(app, encoding="utf-8")
     with subprocess.Popen(serve, cwd=tmp_path, stderr=subprocess.PIPE) as server:
         try:
             assert eventually(lambda: status() == 0)
@@ -126,34 +158,59 @@ def test_the_container_serves_and_its_health_check_calls(file: str, tmp_path: Pa
     assert server.returncode == 0
 
 
-KUBERNETES = ROOT / "deploy" / "kubernetes"
+KUBERNETES = (ROOT / "deploy" / "kubernetes.yml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("source", ["the page", "the manifest"])
-def test_the_probes_of_kubernetes_are_answered(serve: Serve, source: str) -> None:
-    manifest = (KUBERNETES / "deployment.yml").read_text(encoding="utf-8")
-    text, server = block("yaml") if source == "the page" else manifest, serve()
-    probes = re.findall(r"(\w+)Probe:\n +httpGet: \{path: (\S+), port: rpc\}", text)
+def test_the_probes_of_kubernetes_are_answered(serve: Serve) -> None:
+    server = serve()
+    probes = re.findall(r"(\w+)Probe:\n +httpGet: \{path: (\S+), port: rpc\}", KUBERNETES)
     assert dict(probes) == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
     for _, path in probes:
         with urllib.request.urlopen(f"http://{HOST}:{server.port}{path}", timeout=60) as reply:
             assert reply.status == 200
-    assert re.search(r"name: rpc, containerPort: 8545\b", text)
-    [grace] = re.findall(r"terminationGracePeriodSeconds: (\d+)", text)
-    [delay] = re.findall(r'name: UCALL_SHUTDOWN_DELAY_S, value: "(\d+)"', text)
-    assert int(grace) > int(delay) + _core.default_limits()["drain_timeout_s"]
+    assert "{name: rpc, containerPort: 8545}" in KUBERNETES
+
+
+def test_the_variables_of_kubernetes_are_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = dict(re.findall(r'name: (UCALL_\w+), value: "?([^"}]+)', KUBERNETES))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = Settings.read(["app:server"])
+    assert (found.host, found.warnings) == ("0.0.0.0", [])
+    assert found.options == {"metrics": True, "shutdown_delay_s": 5.0}
+    [grace] = re.findall(r"terminationGracePeriodSeconds: (\d+)", KUBERNETES)
+    drain_s = _core.default_limits()["drain_timeout_s"]
+    assert int(grace) > found.options["shutdown_delay_s"] + drain_s
 
 
 def test_the_manifests_select_the_pods_that_clients_resolve() -> None:
-    files = {path.stem: path.read_text(encoding="utf-8") for path in KUBERNETES.iterdir()}
-    manifests = {"deployment", "service", "disruption-budget"}
-    assert files.keys() == {*manifests, "nats-values", "nats-patch"}
-    for text in map(files.get, manifests):
-        assert text is not None
-        assert re.search(r"^  name: models$", text, re.MULTILINE) and "app: models" in text
-    assert "clusterIP: None" in files["service"] and "port: 8545" in files["service"]
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    assert 'Client("dns://models:8545")' in page
+    parts = KUBERNETES.split("\n---\n")
+    kinds = [re.findall(r"^kind: (\w+)$", part, re.MULTILINE) for part in parts]
+    assert kinds == [
+        ["Deployment"],
+        ["Service"],
+        ["HorizontalPodAutoscaler"],
+        ["PodDisruptionBudget"],
+    ]
+    for part in parts:
+        assert re.search(r"^  name: models$", part, re.MULTILINE)
+        assert "app: models" in part or "kind: Deployment, name: models" in part
+    assert "clusterIP: None" in parts[1] and "port: 8545" in parts[1]
+    assert 'Client("dns://models:8545")' in PAGE
+
+
+def test_the_autoscaler_reads_the_metric_that_the_adapter_names() -> None:
+    [named] = re.findall(r"name: \{as: (\w+)\}", PAGE)
+    assert f"metric: {{name: {named}}}" in KUBERNETES
+    keda = (ROOT / "deploy" / "keda.yml").read_text(encoding="utf-8")
+    shown = re.search(r"^        query: .*?(?=^```)", PAGE, re.MULTILINE | re.DOTALL)
+    assert shown and shown[0].strip() in keda
+
+
+def test_a_device_is_a_line_of_the_limits() -> None:
+    """Without its comment sign it is a sibling of the memory."""
+    found = re.search(r"^( +)memory: 2Gi\n +#[^\n]*\n( +)# nvidia.com/gpu: 1$", KUBERNETES, re.M)
+    assert found and found[1] == found[2]
 
 
 def block_of(page_name: str, beginning: str) -> str:
@@ -165,7 +222,7 @@ def block_of(page_name: str, beginning: str) -> str:
 
 
 def test_a_pod_registers_with_nats_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch = (KUBERNETES / "nats-patch.yml").read_text(encoding="utf-8")
+    patch = (ROOT / "deploy" / "nats" / "patch.yml").read_text(encoding="utf-8")
     assert re.search(r"name: UCALL_ADVERTISE\n.*\n +fieldRef:\n +fieldPath: status.podIP\n", patch)
     for name, value in re.findall(r'name: (UCALL_\w+), value: "?([^"}]+)', patch):
         monkeypatch.setenv(name, value)
@@ -206,7 +263,7 @@ def test_nats_server_takes_the_configuration_of_the_page(tmp_path: Path) -> None
 
 
 def test_the_health_check_of_compose_is_that_of_the_command() -> None:
-    text = (ROOT / "deploy" / "docker-compose.yml").read_text(encoding="utf-8")
+    text = (ROOT / "deploy" / "compose.yml").read_text(encoding="utf-8")
     [check] = re.findall(r"test: (\[.*\])", text)
     assert json.loads(check) == ["CMD", *instruction("HEALTHCHECK"), "--ready"]
 
@@ -217,7 +274,20 @@ def test_the_container_serves_the_example_of_the_page() -> None:
     )
 
 
-@pytest.mark.parametrize("page", ["SECURITY.md", "docs/deploy.md", "docs/scale.md", "docs/nats.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
+        "README.md",
+        "ROADMAP.md",
+        "SECURITY.md",
+        "docs/deploy.md",
+        "docs/nats.md",
+        "docs/scale.md",
+        "docs/serve-a-model.md",
+    ],
+)
 def test_links_resolve(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
