@@ -7,148 +7,39 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import numpy
 import pytest
 from certificates import Authority, Files, authority, files
-from numpy.typing import NDArray
+from openai_models import (
+    CALL,
+    MESSAGES,
+    TOOL,
+    WORDS,
+    Models,
+    add_models,
+    ask,
+    body,
+    client,
+    letters,
+    models,
+    openai,
+    served,
+    url,
+    words_of,
+)
 from serving import Serve
 
 import ucall
 from harness import HOST, Wire, eventually
 
-__all__ = ["authority", "files"]
+__all__ = ["authority", "client", "files", "models", "openai", "served"]
 
 #: The package takes half a second to import, so one test process does.
 pytestmark = pytest.mark.xdist_group("openai")
-
-MESSAGES: Any = [
-    {"role": "system", "content": "be brief"},
-    {
-        "role": "user",
-        "content": [{"type": "text", "text": "one two "}, {"type": "text", "text": "3"}],
-    },
-]
-WORDS = ["be ", "brief ", "one ", "two ", "3 "]
-TOOL = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}
-CALL = {"name": "add", "arguments": '{"a": 2}'}
-
-
-class Models:
-    """Functions, and what they were called with."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-        self.closed = 0
-
-    async def echo(
-        self, messages: list[dict[str, Any]], max_tokens: int = 256
-    ) -> AsyncIterator[str]:
-        """Repeats the messages."""
-        self.calls.append(messages)
-        try:
-            for word in words_of(messages)[:max_tokens]:
-                await asyncio.sleep(0)
-                yield word
-        finally:
-            self.closed += 1
-
-    async def endless(self, messages: list[dict[str, Any]]) -> AsyncIterator[str]:
-        """Yields until its caller leaves."""
-        try:
-            while True:
-                await asyncio.sleep(0)
-                yield "x"
-        finally:
-            self.closed += 1
-
-    def tools(
-        self, messages: list[dict[str, Any]], tools: list[Any], tool_choice: Any = None
-    ) -> Iterator[Any]:
-        """Calls the first tool, in two parts."""
-        self.calls.append((messages, tools, tool_choice))
-        yield {"tool_calls": [{"function": {"name": "add", "arguments": '{"a"'}}]}
-        yield {"tool_calls": [{"index": 0, "function": {"arguments": ": 2}"}}]}
-        yield {"usage": {"prompt_tokens": 3, "completion_tokens": 4}}
-
-    def whole(self, messages: list[dict[str, Any]], **options: Any) -> ucall.openai.Delta:
-        """Returns a whole answer, which ends for a reason of its own."""
-        self.calls.append(options)
-        return {
-            "content": "whole",
-            "finish_reason": "content_filter",
-            "usage": {"prompt_tokens": 5, "completion_tokens": 1},
-        }
-
-    def fails(self, messages: list[dict[str, Any]]) -> Iterator[str]:
-        """Raises what its message says, after as many items."""
-        count, code = map(int, messages[0]["content"].split())
-        yield from ["x"] * count
-        raise ucall.RPCError(code, "out of paper", {"retry_after_ms": 70})
-
-
-def words_of(messages: list[dict[str, Any]]) -> list[str]:
-    return [f"{word} " for it in messages for word in it["content"].split()]
-
-
-def letters(texts: list[str], dimensions: int = 2) -> list[list[float]]:
-    return [[float(text.count(letter)) for letter in "te"[:dimensions]] for text in texts]
-
-
-def lengths(texts: list[str]) -> list[NDArray[numpy.float32]]:
-    return [numpy.array([len(text), len(texts)], "float32") for text in texts]
-
-
-def matrix(texts: list[str]) -> NDArray[numpy.float32]:
-    return numpy.array([[len(text)] for text in texts], "float32")
-
-
-@pytest.fixture(scope="module")
-def openai() -> Any:
-    return pytest.importorskip("openai")
-
-
-@pytest.fixture
-def models() -> Models:
-    return Models()
-
-
-@pytest.fixture
-def served(serve: Serve, models: Models) -> ucall.Server:
-    server = serve()
-    add_models(server, models)
-    return server
-
-
-def add_models(server: ucall.Server, models: Models) -> None:
-    functions = models.echo, models.endless, models.tools, models.whole, models.fails
-    chats = [server.add(it) for it in functions]
-    server.add(letters)
-    server.add(matrix)
-    server.batch(lengths, max_wait_ms=20)
-    ucall.openai.mount(
-        server,
-        chat={it.__name__: it for it in chats},
-        embeddings={"letters": letters, "lengths": lengths, "matrix": "matrix"},
-    )
-
-
-@pytest.fixture
-def client(served: ucall.Server, openai: Any) -> Iterator[Any]:
-    with openai.OpenAI(base_url=url(served), api_key="none", max_retries=0) as client:
-        yield client
-
-
-def url(server: ucall.Server) -> str:
-    return f"http://{HOST}:{server.port}/v1"
-
-
-def ask(client: Any, model: str, content: str = "one two", **options: Any) -> Any:
-    messages = [{"role": "user", "content": content}]
-    return client.chat.completions.create(model=model, messages=messages, **options)
 
 
 def test_a_completion(client: Any, models: Models) -> None:
@@ -179,10 +70,6 @@ def test_a_streamed_completion(client: Any) -> None:
     ) as response:
         assert response.headers["content-type"] == "text/event-stream"
         assert response.read().endswith(b"\n\ndata: [DONE]\n\n")
-
-
-def body(model: str, **options: Any) -> bytes:
-    return json.dumps({"model": model, "messages": MESSAGES, **options}).encode()
 
 
 def test_a_result_that_is_no_stream(client: Any, models: Models) -> None:
@@ -395,96 +282,6 @@ def test_models(client: Any, openai: Any) -> None:
     assert raised.value.code == "model_not_found"
 
 
-def test_a_response(client: Any, models: Models) -> None:
-    response = client.responses.create(model="echo", input="one two", instructions="be brief")
-    assert (response.output_text, response.status) == ("be brief one two ", "completed")
-    assert (response.object, response.instructions) == ("response", "be brief")
-    items = [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
-    short = client.responses.create(model="echo", input=[*items, *items], max_output_tokens=1)
-    assert (short.output_text, short.status) == ("hi ", "incomplete")
-    assert short.incomplete_details.reason == "max_output_tokens"
-    whole = client.responses.create(model="whole", input="x", temperature=0.5)
-    assert (whole.output_text, whole.usage.total_tokens) == ("whole", 6)
-    assert models.calls[-1]["temperature"] == 0.5
-
-
-def test_a_streamed_response(client: Any) -> None:
-    with client.responses.stream(model="echo", input="one two") as stream:
-        events = list(stream)
-        response = stream.get_final_response()
-    assert response.output_text == "one two " and response.status == "completed"
-    assert [it.type for it in events] == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-        "response.output_text.delta",
-        "response.output_text.delta",
-        "response.output_text.done",
-        "response.content_part.done",
-        "response.output_item.done",
-        "response.completed",
-    ]
-    assert [it.sequence_number for it in events] == list(range(len(events)))
-    with client.responses.stream(model="echo", input=" ") as stream:
-        assert stream.get_final_response().output_text == ""
-
-
-def test_a_response_that_calls_a_tool(client: Any, models: Models) -> None:
-    tools = [{"type": "function", **TOOL}]
-    response = client.responses.create(
-        model="tools", input="2?", tools=tools, tool_choice={"type": "function", "name": "add"}
-    )
-    [call] = response.output
-    assert (call.type, call.name, call.arguments) == ("function_call", *CALL.values())
-    chat_tools = [{"type": "function", "function": TOOL}]
-    choice = {"type": "function", "function": {"name": "add"}}
-    assert models.calls[0][1:] == (chat_tools, choice)
-    with client.responses.stream(model="tools", input="2?", tools=tools) as stream:
-        [streamed] = stream.get_final_response().output
-    assert (streamed.name, streamed.arguments) == (call.name, call.arguments)
-    output = {"type": "function_call_output", "call_id": call.call_id, "output": "4"}
-    sent = call.model_dump(exclude_none=True)
-    client.responses.create(model="tools", input=[sent, output], tools=tools)
-    assert models.calls[-1][0] == [
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": call.call_id, "type": "function", "function": CALL}],
-        },
-        {"role": "tool", "tool_call_id": call.call_id, "content": "4"},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("options", "param"),
-    [
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"background": True}, "background"),
-        ({"reasoning": {"effort": "low"}}, "reasoning_effort"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
-        ({"input": [{"type": "item_reference", "id": "1"}]}, "input"),
-        ({"input": 5}, "input"),
-        ({"text": {"format": {"type": "json_object"}}}, "response_format"),
-        ({"text": 5}, "text"),
-        ({"tools": 5}, "tools"),
-        ({"reasoning": 5}, "reasoning"),
-        ({"instructions": 5}, "messages[0]"),
-    ],
-)
-def test_what_responses_do_not_take(client: Any, options: Any, param: str) -> None:
-    request = {"model": "echo", "input": "hi", **options}
-    found = httpx.post(f"{client.base_url}responses", json=request)
-    assert (found.status_code, found.json()["error"]["param"]) == (400, param), found.text
-
-
-def test_a_failed_response(client: Any, openai: Any) -> None:
-    with pytest.raises(openai.APIStatusError, match="out of paper"):
-        client.responses.create(model="fails", input="0 7")
-    events = list(client.responses.create(model="fails", input="1 7", stream=True))
-    assert (events[-1].type, events[-1].message) == ("error", "out of paper")
-
-
 def test_slots_serve_a_chat(serve: Serve, openai: Any) -> None:
     """One loop makes the tokens of all answers."""
 
@@ -549,6 +346,30 @@ def test_headers_of_any_kind(served: ucall.Server) -> None:
         wire.send(head + b"\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
         status, _, answer = wire.reply()
     assert (status, json.loads(answer)["object"]) == (200, "chat.completion")
+
+
+def test_a_slow_reader_pauses_its_function(served: ucall.Server, models: Models) -> None:
+    """And gets all when it reads on, however long that took."""
+    models.item = "x" * 50_000
+    seen = (0, time.monotonic())
+
+    def is_paused() -> bool:
+        nonlocal seen
+        now = time.monotonic()
+        if models.yielded != seen[0]:
+            seen = (models.yielded, now)
+        return seen[0] > 0 and now - seen[1] > 0.5
+
+    text = body("endless", stream=True)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+    with Wire(served.port) as wire:
+        wire.send(head + b"%d\r\n\r\n%b" % (len(text), text))
+        assert eventually(is_paused)
+        assert models.yielded * len(models.item) < 32 << 20
+        paused_at = models.yielded
+        wire.take((paused_at + 100) * len(models.item))
+        assert models.yielded > paused_at
+    assert eventually(lambda: models.closed == 1)
 
 
 def test_a_drain_lets_answers_end(served: ucall.Server, client: Any, models: Models) -> None:
