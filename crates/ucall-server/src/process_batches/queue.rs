@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ucall_engine::WakeFlag;
 
-/// While a process runs one batch, it gets no more of others once it has given back so many.
+/// While a process runs one batch, it gets no more of others once it has given back so many. A
+/// batcher limits the batches of one function of one worker; a process has those of several.
 const RECALLS_MAX: usize = 3;
 /// A process gives back what it has in hand once each process could have ended so many batches.
 const ROUNDS_MAX: usize = 2;
