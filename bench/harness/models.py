@@ -24,20 +24,19 @@ STEPS_A_MS = 40_000
 
 @dataclass(frozen=True)
 class Kind:
-    """The array that each item of a model is, and the bytes of its result."""
+    """The array that each item of a model is."""
 
     shape: tuple[int, ...]
     dtype: str
-    result_bytes: int
 
 
-SHORT = Kind((64,), "int64", 1536)
+SHORT = Kind((64,), "int64")
 KINDS = {
     "sleep": SHORT,
     "compute": SHORT,
     "launcher": SHORT,
     "text": SHORT,
-    "image": Kind((224, 224, 3), "uint8", 4000),
+    "image": Kind((224, 224, 3), "uint8"),
 }
 
 
