@@ -360,7 +360,7 @@ def test_the_limit_of_replies_holds_for_frames(scheme: str, new_client: NewClien
 def test_memory_of_the_program_is_sent_without_a_copy() -> None:
     support = _core.FrameSupport()
     assert support.ask()
-    support.settle(True)
+    support.record(True)
     writer = _core.RequestWriter(None, repr, None, support)
     large, small = bytearray(b"l" * 100_000), bytearray(b"s" * 100)
     request = writer.call("f", (large, small, large), {}, 1)
@@ -392,7 +392,7 @@ class Tensor:
 def test_tensors_and_buffers_of_numbers_are_sent_without_a_copy() -> None:
     support = _core.FrameSupport()
     assert support.ask()
-    support.settle(True)
+    support.record(True)
     writer = _core.RequestWriter(None, default, None, support)
     values, numbers = numpy.arange(200_000, dtype="f4"), (ctypes.c_double * 20_000)(1.5)
     strided, alive = Tensor(values[::2]), weakref.ref(values)
@@ -414,7 +414,7 @@ def test_an_array_may_change_once_a_transport_of_asyncio_has_it() -> None:
     client = Client(f"tcp://{HOST}:1")
     support = client._options.address.frames
     assert support is not None and support.ask()
-    support.settle(True)
+    support.record(True)
     array = numpy.ones(100_000)
     request = client._options.writer.call("same", (array,), None, None)
     written: list[memoryview] = []

@@ -546,7 +546,7 @@ impl CallHandle {
         unsafe { self.as_mut() }.map(|call| &*call)
     }
 
-    /// The same for a thread that uses the call alone.
+    /// The call, for a thread that uses it alone.
     ///
     /// # Safety
     /// As for [`CallHandle::as_ref`].

@@ -324,7 +324,7 @@ fn a_server_answers_with_the_memory_of_a_param() {
     assert_eq!(answered, PartPlace { owner: SlotOwner::Receiver, slot: known, ..place[0] });
     fill(&param.slice(128..), 2);
     drop(param);
-    // The slot was returned, and its answer is under way.
+    // The slot was returned, and its answer is in flight.
     assert_ne!(client.place(&[[b"", b"1"]]).unwrap().unwrap()[0].slot.slot, 1);
     let result = client.take(&[answered]).unwrap().remove(0);
     assert_eq!(result[128..], [2; 300_000]);

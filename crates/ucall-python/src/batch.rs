@@ -78,7 +78,8 @@ impl BatchCalls {
         self.0.into_iter().filter_map(taken).collect()
     }
 
-    /// The same, for a batch that may be [put back](BatchQueue::put_back).
+    /// The inputs of the calls that have not ended, of a batch that may be
+    /// [put back](BatchQueue::put_back).
     pub(crate) fn lend(self) -> LentCalls {
         let lent = |(token, input): (Token, Arc<JobInput>)| {
             let contents = input.take()?;

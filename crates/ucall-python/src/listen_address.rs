@@ -31,7 +31,7 @@ impl ListenAddress {
         Ok(Self { host: host.to_owned(), port, uds_mode, address })
     }
 
-    /// The same with changes. Keeps its port if there are none.
+    /// This address with changes. Keeps its port if there are none.
     pub(crate) fn with(
         &self,
         host: Option<&str>,

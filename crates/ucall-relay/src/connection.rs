@@ -41,7 +41,7 @@ const GIVEN_UP_MAX: usize = CALLS_MAX / 2;
 const GIVEN_UP_TIMEOUT: Duration = Duration::from_secs(1);
 /// An unused connection is closed after this, before the upstream closes it.
 const IDLE_MAX: Duration = Duration::from_secs(30);
-/// The same over HTTP: common servers close after 5 s, and a call sent meanwhile is lost.
+/// The idle time over HTTP: common servers close after 5 s, and a call sent meanwhile is lost.
 const HTTP_IDLE_MAX: Duration = Duration::from_secs(4);
 
 /// What all connections to an upstream have in common in one turn.

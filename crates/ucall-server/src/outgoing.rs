@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_send_is_under_way_at_a_time() {
+    fn one_send_is_in_flight_at_a_time() {
         let now = Instant::now();
         let mut outgoing = Outgoing::new(now);
         assert!(outgoing.take_next().is_none());

@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn output_waits_for_the_send_under_way_and_polls_for_its_end() {
+    fn output_waits_for_the_send_in_flight_and_polls_for_its_end() {
         let mut lab = Lab::new();
         let (peer, id) = lab.connect();
         peer.set_send_mode(SendMode::Stalled);

@@ -52,7 +52,7 @@ async def decided_writer(pool: Any, options: Options, deadline: Deadline) -> Req
         try:
             takes_frames = await _ask(pool, options, deadline)
         finally:
-            support.settle(takes_frames)
+            support.record(takes_frames)
     return options.writer if support.state == "yes" else options.writer.without_frames()
 
 

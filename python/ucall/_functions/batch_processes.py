@@ -324,7 +324,7 @@ class _Process(_Served):
         if was_ready:
             self._pool.report(True)
         if self._pool.closed.is_set():
-            core.settle(number, "its process was killed: the server stops", False)
+            core.end_batches(number, "its process was killed: the server stops", False)
         elif was_ready:
             # What ran too long once would do so again.
             self._report_end(process, _how_ended(end, process.exitcode), end != "deadline")
@@ -368,7 +368,7 @@ class _Process(_Served):
         self._pool.report(False)
 
     def _report_end(self, process: BaseProcess, why: str, may_repeat: bool) -> None:
-        failed = self._pool.core.settle(self._number, f"its process {why}", may_repeat)
+        failed = self._pool.core.end_batches(self._number, f"its process {why}", may_repeat)
         line = "process %d of %s (pid %d) %s: %d calls failed"
         _log_error(line, self._number, self._pool.names, process.pid, why, failed)
 
@@ -412,10 +412,10 @@ class _Host(_Served):
         if was_ready:
             self._report_processes(True)
         if self._pool.closed.is_set():
-            core.settle(0, "the server stops", False)
+            core.end_batches(0, "the server stops", False)
         elif was_ready:
             why = "its process was killed with the host of the processes"
-            failed = core.settle(0, why, True)
+            failed = core.end_batches(0, why, True)
             _log_error("%s of %s ended: %d calls failed", who, self._pool.names, failed)
         elif reason or self._was_lost or not self.started.done():
             self._fail_start(who, f"could not start: {reason or 'its host has ended'}", None)

@@ -279,7 +279,7 @@ impl<U: Copy + PartialEq> SentSlots<U> {
 }
 
 impl<U> SentSlot<U> {
-    /// Whether neither side has it, nor any message that is under way.
+    /// Whether neither side has it, nor any message in flight.
     fn is_free(&self) -> bool {
         let is_held = self.held.strong_count() > 0;
         self.slot_use.is_none() && self.answers.have_arrived() && !is_held

@@ -72,7 +72,7 @@ impl Uring {
         self.redeliver(source.delivery(socket, len), completions);
     }
 
-    /// The same for an arrival that was reported before and not taken.
+    /// Delivers an arrival that was reported before and not received.
     #[cold]
     fn redeliver(&mut self, mut delivery: Delivery, completions: &mut Vec<Completion>) {
         let arrival =

@@ -130,7 +130,7 @@ impl Uring {
         }
     }
 
-    /// The same, if more than the payload is returned.
+    /// Reaps a skipped completion that returns more than the payload.
     #[inline(never)]
     fn reap_skipped_general(&mut self, index: u32, completions: &mut Vec<Completion>) {
         let stream = self.slots.at_mut(index).map(|(_, slot)| slot);

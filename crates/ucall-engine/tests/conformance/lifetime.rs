@@ -122,7 +122,7 @@ pub fn closes_with_unread_bytes(harness: &mut Harness<impl Engine>) {
     harness.expect(socket, b"hello");
 }
 
-pub fn drops_with_everything_under_way(harness: &mut Harness<impl Engine>) {
+pub fn drops_with_everything_in_flight(harness: &mut Harness<impl Engine>) {
     let (_, address) = harness.listen();
     let datagrams = UdpSocket::bind(LOOPBACK).unwrap();
     let datagrams = harness.engine.bind_datagrams(datagrams).unwrap();

@@ -68,7 +68,7 @@ conformance! {
         pauses_and_resumes
         a_stream_that_resumes_receives_little_at_once
         sends_to_a_peer_that_shut_down_its_side
-        shuts_down_after_the_send_under_way
+        shuts_down_after_the_send_in_flight
         reports_a_reset
         reports_a_reset_after_bytes_when_checked
         reports_the_peer_address;
@@ -102,7 +102,7 @@ conformance! {
         returns_what_an_unknown_id_was_given
         gives_a_new_generation_to_a_reused_index
         closes_with_unread_bytes
-        drops_with_everything_under_way
+        drops_with_everything_in_flight
         survives_churn;
     watches:
         reports_a_pipe_once_for_each_arming

@@ -397,7 +397,7 @@ pub fn sends_to_a_peer_that_shut_down_its_side(harness: &mut Harness<impl Engine
     assert_eq!(peer.read_rest(), b"answer");
 }
 
-pub fn shuts_down_after_the_send_under_way(harness: &mut Harness<impl Engine>) {
+pub fn shuts_down_after_the_send_in_flight(harness: &mut Harness<impl Engine>) {
     let (_, address) = harness.listen();
     for (len, last) in [(5, false), (5, true), (MEGABYTES, false), (MEGABYTES, true)] {
         let (mut peer, socket) = harness.connect(address);

@@ -54,7 +54,7 @@ impl MemoryBudget {
         self.0.peak.load(Relaxed).max(self.bytes())
     }
 
-    /// The same, and begins anew.
+    /// The most bytes since the last call of this function.
     pub fn take_peak(&self) -> usize {
         self.0.peak.swap(0, Relaxed).max(self.bytes())
     }

@@ -119,7 +119,7 @@ impl StreamEncoder {
         Some(Self { coding, encoder, reserved, budget })
     }
 
-    /// The same for the response of a route with this head, if its type is one that becomes
+    /// Compresses the response of a route with this head, if its type is one that becomes
     /// smaller. Replaces the head.
     pub(super) fn of_response<S>(
         head: &mut Vec<u8>,

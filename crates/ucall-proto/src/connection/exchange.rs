@@ -35,7 +35,7 @@ pub(super) enum ExchangeReply {
     Framed(Vec<u8>),
     /// The reply of one call.
     Single(ReplyPart),
-    /// The same, complete, with the parts of its result.
+    /// The complete reply of one call, with the parts of its result.
     WithParts(Box<ResultFrame>),
     Batch(BatchReply),
 }

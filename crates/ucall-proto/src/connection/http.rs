@@ -34,7 +34,7 @@ pub(super) struct Http {
 pub(super) enum BodyForm<'a> {
     /// Its bytes.
     Whole,
-    /// The same, with the requests in them.
+    /// Its bytes, with the requests in them.
     Outlined(&'a DocumentOutline),
     /// The front of a frame, whose parts are apart from the input.
     Tail { front_len: usize },

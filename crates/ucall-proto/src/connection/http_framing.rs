@@ -76,7 +76,7 @@ impl HttpFraming {
 
 /// The silence after which a comment shows that a stream of events is alive.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
-/// The same for MCP, whose Python clients by default wait 5 s for a byte.
+/// The interval for MCP, whose Python clients by default wait 5 s for a byte.
 const MCP_COMMENT_INTERVAL: Duration = Duration::from_secs(3);
 const COMMENT: &[u8] = b": \n\n";
 

@@ -79,7 +79,7 @@ impl ResponseReader {
         }
     }
 
-    /// The same, of bodies that may be in gzip or zstd, which it decodes. A body of at most
+    /// Reads bodies that may be in gzip or zstd, too, and decodes them. A body of at most
     /// `body_bytes_max` bytes has that length when it is decoded.
     #[must_use]
     pub fn accepting_codings(self) -> Self {

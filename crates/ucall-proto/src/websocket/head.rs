@@ -120,7 +120,7 @@ impl FrameHead {
 }
 
 impl FrameHead {
-    /// The same for the first frame of a compressed message, which has no other reserved bit.
+    /// Parses the head of the first frame of a compressed message, which has no other reserved bit.
     pub(super) fn parse_compressed(input: &[u8]) -> Result<Option<Self>, WebSocketError> {
         let mut copy = [0; CLIENT_HEAD_MAX];
         let len = copy.len().min(input.len());

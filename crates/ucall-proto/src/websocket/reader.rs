@@ -231,8 +231,8 @@ impl MessageReader {
         self.read_frame::<true>(input, limits)
     }
 
-    /// The same for a frame that [`read`](Self::read) has refused for a reserved bit, if the
-    /// extension permessage-deflate (RFC 7692) is agreed on: it begins a compressed message.
+    /// Reads a frame that [`read`](Self::read) has refused for a reserved bit, if the extension
+    ///  permessage-deflate (RFC 7692) is agreed on: it begins a compressed message.
     ///
     /// # Errors
     /// As [`read`](Self::read).

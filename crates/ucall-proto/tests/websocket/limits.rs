@@ -100,17 +100,17 @@ fn the_reader_asks_for_the_bytes_of_a_whole_frame() {
 }
 
 #[test]
-fn a_reader_holds_memory_only_for_a_message_under_way() {
+fn a_reader_holds_memory_only_for_a_message_in_flight() {
     let mut reader = MessageReader::default();
-    for (mut bytes, is_under_way) in [
+    for (mut bytes, is_in_flight) in [
         (frame(BINARY, &[0; 5000]), true),
         (whole(PING, b""), true),
         (whole(CONTINUATION, b""), false),
         (whole(BINARY, &[0; 5000]), false),
     ] {
         reader.read(&mut bytes, &LIMITS).unwrap();
-        assert_eq!(reader.has_fragments(), is_under_way);
-        assert_eq!(reader.held_bytes() >= 5000, is_under_way);
+        assert_eq!(reader.has_fragments(), is_in_flight);
+        assert_eq!(reader.held_bytes() >= 5000, is_in_flight);
     }
 }
 

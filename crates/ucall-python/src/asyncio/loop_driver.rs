@@ -21,7 +21,7 @@ use crate::thread_bound::ThreadBound;
 
 /// The loop runs its callbacks for this long before the engine is polled again.
 const SLICE: Duration = Duration::from_micros(200);
-/// The same while streams send items, of which each connection then sends several at once.
+/// The slice while streams send items, of which each connection then sends several at once.
 const STREAM_SLICE: Duration = Duration::from_micros(500);
 /// Turns in a row within a program's loop, before its other callbacks run.
 const EMBEDDED_TURNS_MAX: usize = 16;

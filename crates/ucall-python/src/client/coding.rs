@@ -33,7 +33,7 @@ impl CodingSupport {
         Ok(Self::of(options::compression(min_bytes, max_bytes)?))
     }
 
-    /// The same for another server.
+    /// The coding with these lengths, for another server.
     fn anew(&self) -> Self {
         Self::of(self.lengths)
     }

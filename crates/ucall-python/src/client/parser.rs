@@ -58,7 +58,7 @@ pub(super) struct Message {
 pub(super) enum Protocol {
     /// One reply is the body of one HTTP reply.
     Http,
-    /// The same, but a body may also be a stream of server-sent events.
+    /// HTTP whose body may also be a stream of server-sent events.
     HttpEvents,
     /// WebSocket, whose upgrade has this proof.
     WebSocket { accept: Vec<u8> },

@@ -85,14 +85,14 @@ impl FrameSupport {
         self.change(UNKNOWN, WANTED);
     }
 
-    /// Whether the caller is the one to ask the server. It must call `settle`.
+    /// Whether the caller is the one to ask the server. It must call `record`.
     fn ask(&self) -> bool {
         self.change(UNKNOWN, ASKING) || self.change(WANTED, ASKING)
     }
 
     /// The server was asked; `None` if that is still not known.
     #[pyo3(signature = (takes_frames))]
-    fn settle(&self, takes_frames: Option<bool>) {
+    fn record(&self, takes_frames: Option<bool>) {
         let state = match takes_frames {
             Some(true) => YES,
             Some(false) => NO,

@@ -15,7 +15,7 @@ use super::type_name;
 
 /// The name of a capsule that no consumer has taken.
 const CAPSULE: &CStr = c"dltensor";
-/// The same since version 1.
+/// The name of such a capsule since version 1.
 const VERSIONED_CAPSULE: &CStr = c"dltensor_versioned";
 const MAJOR_VERSION: u32 = 1;
 

@@ -113,7 +113,7 @@ impl NumPy {
         Ok(NUMPY.get_or_init(|| found))
     }
 
-    /// The same, unless no code has imported NumPy: then there are no arrays.
+    /// NumPy, unless no code has imported it: then there are no arrays.
     #[inline]
     pub(crate) fn imported(py: Python<'_>) -> PyResult<Option<&'static Self>> {
         match NUMPY.get() {

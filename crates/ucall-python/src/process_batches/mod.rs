@@ -167,7 +167,7 @@ impl BatchProcesses {
 
     /// Ends the batches that a process had begun when it ended: their calls fail, or run in another
     /// process if that `may_repeat` and they may run twice. Returns how many fail.
-    fn settle(&self, process: usize, why: &str, may_repeat: bool) -> usize {
+    fn end_batches(&self, process: usize, why: &str, may_repeat: bool) -> usize {
         let mut state = self.0.state();
         let begun = state.begun.get_mut(process).map(mem::take).unwrap_or_default();
         let (repeated, failed): (Vec<_>, Vec<_>) = begun

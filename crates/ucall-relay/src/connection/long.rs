@@ -10,7 +10,7 @@ use crate::replies::to_one_line;
 use crate::request::{CallContext, end_call, write_meta};
 
 impl Connection {
-    /// The same for long params, which follow piece by piece.
+    /// The bytes of a call with long params, which follow piece by piece.
     #[cold]
     pub(super) fn write_long(
         &mut self,

@@ -30,7 +30,7 @@ impl Udp {
 }
 
 #[test]
-fn forged_calls_under_way_do_not_count_for_a_cookie() {
+fn forged_calls_in_flight_do_not_count_for_a_cookie() {
     let mut udp = udp(|config| config.datagrams.source_calls_max = 3);
     let cookie = udp.cookie(1);
     for id in ["1", "2", "3"] {
@@ -78,7 +78,7 @@ fn forged_replies_do_not_use_the_memory_of_a_cookie() {
 }
 
 #[test]
-fn a_batch_counts_each_call_under_way() {
+fn a_batch_counts_each_call_in_flight() {
     let mut udp = udp(|config| config.datagrams.source_calls_max = 3);
     let cookie = udp.cookie(1);
     let later = |id: &str| with_cookie("later", "[]", id, &cookie);
