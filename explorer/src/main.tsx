@@ -290,7 +290,8 @@ function Welcome({ description }: { description: Description }) {
     <div class="welcome">
       <About description={description} />
       <p>
-        Choose a method to call it. <a href={below(CALLS, "openrpc.json")}>openrpc.json</a> describes all of them.
+        Choose a method to call it. <a href={below(CALLS, "openrpc.json")}>openrpc.json</a> and{" "}
+        <a href={below(CALLS, "openapi.json")}>openapi.json</a> describe all of them.
       </p>
     </div>
   );

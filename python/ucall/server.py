@@ -97,8 +97,8 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
         title: The name of the program, for its description.
         version: Of the program; 0.0.0 if it has none.
         description: What the program does.
-        describe: Whether ``rpc.discover`` and ``GET /openrpc.json`` describe the functions: see
-            docs/openrpc.md.
+        describe: Whether ``rpc.discover``, ``GET /openrpc.json`` and ``/openapi.json`` describe the
+            functions: see docs/openrpc.md.
         mcp: Also serves the functions as tools, at ``/mcp``: see docs/mcp.md.
 
     To make a server binds nothing and reads no file, so that any program may import its module.
@@ -185,7 +185,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             allow_origins=checked.listed("allow_origins", allow_origins),
             trusted_proxies=checked.listed("trusted_proxies", trusted_proxies),
             auth=auth,
-            challenge=None if auth is None else checked.challenge(auth),
+            challenge=(challenge := None if auth is None else checked.challenge(auth)),
             resource=None if oauth is None else oauth._protected_resource,
             timeout_ms=timeout_ms,
             limits=core_limits,
@@ -224,7 +224,7 @@ class Server(Decorators, HookDecorators, ContentDecorators, ModelDecorators, Mou
             timeout_ms,
             CallSpans(self) if observability.trace else None,
             limits.max_body_bytes,
-            auth is not None,
+            challenge,
             ReplyOptions(debug, limits.max_reply_bytes),
             checked.seconds("process_start_timeout_s", timeouts.process_start_timeout_s),
         )

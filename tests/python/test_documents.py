@@ -10,7 +10,7 @@ import pytest
 
 import ucall
 
-PATHS = ["/", "/openrpc.json", "/ucall.js"]
+PATHS = ["/", "/openrpc.json", "/openapi.json", "/ucall.js"]
 
 
 @pytest.fixture(scope="module")

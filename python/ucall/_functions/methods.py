@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ucall._functions.tool_rules import ToolRules
     from ucall.types.registry import TypeRegistry
 
-__all__ = ["Methods", "NativeMethod", "ReplyOptions", "Served"]
+__all__ = ["Methods", "NativeMethod", "ReplyOptions", "Served", "ServedRoute"]
 
 
 class ReplyOptions(NamedTuple):
@@ -74,22 +74,40 @@ class NativeMethod:
         self.item = item
 
 
+class ServedRoute(NamedTuple):
+    """A function that answers HTTP requests other than calls."""
+
+    function: Callable[..., object]
+    needs_auth: bool
+
+
 class Methods:
-    """The functions and native methods of a server, and the types that they use.
+    """The functions, routes and native methods of a server, and the types that they use.
 
     Args:
         image_pixels: The pixels that an image may have, and all images of a call together.
-        has_auth: Whether the server has ``auth``.
+        challenge: The ``WWW-Authenticate`` of a server with ``auth``.
+        base: What the paths of functions begin with; empty for ``/name``.
     """
 
-    def __init__(self, image_pixels: tuple[int, int], has_auth: bool = False) -> None:
+    def __init__(
+        self, image_pixels: tuple[int, int], challenge: str | None = None, base: str = ""
+    ) -> None:
         self._image_pixels = image_pixels
-        self.has_auth = has_auth
+        self.challenge = challenge
+        self.base = base
         #: By the names of their methods, and replaced whenever one is added.
         self.served: dict[str, Served] = {}
         #: The methods that no function serves: replaced whenever one is added.
         self.natives: dict[str, NativeMethod] = {}
+        #: By method and path: replaced whenever one is added.
+        self.routes: dict[tuple[str, str], ServedRoute] = {}
         self._types: TypeRegistry | None = None
+
+    @property
+    def has_auth(self) -> bool:
+        """Whether the server has ``auth``."""
+        return self.challenge is not None
 
     @property
     def types(self) -> TypeRegistry:

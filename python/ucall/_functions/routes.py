@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ucall import _core
+from ucall._functions.methods import ServedRoute
 from ucall._server import checked
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ class RouteFunctions:
     #: The paths of calls.
     _paths: Sequence[str]
     _threads: bool
-    _routes: dict[tuple[str, str], Callable[..., object]]
     #: The methods of the program's routes at the paths of calls.
     _page_methods: dict[str, list[str]]
     #: Applications of ASGI by the beginning of their paths.
@@ -50,16 +50,18 @@ class RouteFunctions:
         path, methods = adapt.checked_path(path), adapt.checked_methods(methods)
         if path in self._paths and "POST" in methods:
             raise ValueError(f"POST {path} is for JSON-RPC: use another path")
-        adapt.check_overlap(path, {known for _, known in self._routes})
+        adapt.check_overlap(path, {known for _, known in self.methods.routes})
         encode = self.methods.types.encode
         respond, is_async = adapt.adapt(function, path, encode)
         mode = register_route(path, is_async, threads, self._threads, stream_body=stream_body)
         if max_body_bytes is not None:
             checked.positive("max_body_bytes", max_body_bytes)
         for method in methods:
-            known = self._routes.setdefault((method, path), function)
-            if not is_redefinition(function, known):
-                raise ValueError(f"{method} {path} is already answered by {known!r}")
+            known = self.methods.routes.get((method, path))
+            if known is not None and not is_redefinition(function, known.function):
+                raise ValueError(f"{method} {path} is already answered by {known.function!r}")
+        added = dict.fromkeys([(it, path) for it in methods], ServedRoute(function, auth))
+        self.methods.routes = {**self.methods.routes, **added}
         if (page_methods := self._page_methods.get(path)) is not None:
             page_methods += [it for it in methods if it not in page_methods]
         self.is_async |= is_async

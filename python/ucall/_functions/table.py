@@ -60,7 +60,7 @@ class Functions(RouteFunctions):
         timeout_ms: float | None,
         spans: Spans | None,
         max_body_bytes: int,
-        has_auth: bool,
+        challenge: str | None,
         replies: ReplyOptions,
         process_start_timeout_s: float,
     ) -> None:
@@ -70,7 +70,7 @@ class Functions(RouteFunctions):
         self._spans = spans
         self._threads = threads
         self._timeout_ms = timeout_ms
-        self.methods = Methods(image_pixels, has_auth)
+        self.methods = Methods(image_pixels, challenge, self._bases[0])
         self._added: dict[str, _Added] = {}
         #: The hooks of the server, from the outside in.
         self._hooks: tuple[Hook, ...] = ()
@@ -79,7 +79,6 @@ class Functions(RouteFunctions):
         self.pools = Pools(core, replies, process_start_timeout_s, spans)
         #: The batches that run before the server listens, by their functions' names.
         self._warm_ups: dict[str, WarmUp] = {}
-        self._routes: dict[tuple[str, str], Callable[..., object]] = {}
         self._page_methods = {path: [] for path in paths}
         #: Applications of ASGI by the beginning of their paths.
         self._mounted: dict[str, Application] = {}

@@ -1,43 +1,47 @@
-"""Answers ``rpc.discover`` and ``GET /openrpc.json``. The document is made when first asked for."""
+"""Answers ``rpc.discover``, ``GET /openrpc.json`` and ``GET /openapi.json``. The documents are made
+when first asked for."""
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ucall import _core
 from ucall._routes.documents import Document
 
 if TYPE_CHECKING:
-    from ucall._functions.methods import Methods, NativeMethod, Served
+    from ucall._functions.methods import Methods, NativeMethod, Served, ServedRoute
+    from ucall.schema.openrpc import Description
 
 __all__ = ["Discovery"]
 
 METHOD = "rpc.discover"
-PATH = "/openrpc.json"
 
 
 class Discovery:
-    """The OpenRPC document of a server."""
+    """The OpenRPC and the OpenAPI document of a server."""
 
     def __init__(self, methods: Methods, title: str, version: str, description: str) -> None:
         self._methods = methods
         self._texts = title, version, description
         self._lock = threading.Lock()
+        #: The functions, native methods and routes that the documents describe.
+        self._described: tuple[
+            dict[str, Served] | None,
+            dict[str, NativeMethod] | None,
+            dict[tuple[str, str], ServedRoute] | None,
+        ] = (None, None, None)
+        self._description: Description | None = None
         self._document: dict[str, Any] = {}
-        #: The document as it is sent, and what it was made of.
-        self._sent: tuple[object, Document] | None = None
-        #: The functions and native methods that the document describes.
-        self._described: tuple[dict[str, Served] | None, dict[str, NativeMethod] | None] = (
-            None,
-            None,
-        )
+        #: The documents as they are sent, by their paths.
+        self._sent: dict[str, Document] = {}
 
     def register(self, core: _core.Server, bases: Iterable[str]) -> None:
-        """Has a server answer with the document, also below the paths of calls; in a thread,
-        because making it takes a while."""
+        """Has a server answer with the documents, also below the paths of calls; in a thread,
+        because making them takes a while."""
         core.insert(
             METHOD,
             self.document,
@@ -55,34 +59,50 @@ class Discovery:
             hooks=None,
         )
         for base in bases:
-            _core.insert_route(
-                core,
-                base + PATH,
-                ["GET"],
-                self.respond,
-                str,
-                mode="thread_generator",
-                is_public=False,
-                wants_peer=False,
-            )
+            for path in _PATHS:
+                _core.insert_route(
+                    core,
+                    base + path,
+                    ["GET"],
+                    functools.partial(self._respond, path),
+                    str,
+                    mode="thread_generator",
+                    is_public=False,
+                    wants_peer=False,
+                )
 
     def document(self) -> dict[str, Any]:
-        """The document of the functions that there are now."""
-        from ucall.schema.description import describe_functions
-
+        """The OpenRPC document of the functions that there are now."""
         with self._lock:
-            present = self._methods.served, self._methods.natives
-            if not all(map(operator.is_, present, self._described)):
-                self._document = describe_functions(self._methods, *self._texts).openrpc()
-                self._described = present
+            description = self._describe()
+            self._document = self._document or description.openrpc()
             return self._document
 
-    def respond(self, request: _core.HttpRequest) -> Iterator[bytes]:
-        """Yields the response to ``GET /openrpc.json``."""
+    def _describe(self) -> Description:
+        """The description of what there is now; another one drops the documents of the last."""
+        from ucall.schema.description import describe_functions
+
+        present = self._methods.served, self._methods.natives, self._methods.routes
+        if self._description is None or not all(map(operator.is_, present, self._described)):
+            self._description = describe_functions(self._methods, *self._texts)
+            self._described = present
+            self._document, self._sent = {}, {}
+        return self._description
+
+    def _respond(self, path: str, request: _core.HttpRequest) -> Iterator[bytes]:
+        """Yields the response to GET at one of the paths."""
         import json
 
-        document, sent = self.document(), self._sent
-        if sent is None or sent[0] is not document:
-            text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-            sent = self._sent = document, Document(text.encode(), "application/json")
-        return sent[1].respond(request)
+        with self._lock:
+            description = self._describe()
+            if (sent := self._sent.get(path)) is None:
+                document = _PATHS[path](description)
+                text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+                sent = self._sent[path] = Document(text.encode(), "application/json")
+        return sent.respond(request)
+
+
+_PATHS: dict[str, Callable[[Description], dict[str, Any]]] = {
+    "/openrpc.json": lambda description: description.openrpc(),
+    "/openapi.json": lambda description: description.openapi(),
+}

@@ -8,20 +8,22 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ucall._core import Context
 from ucall._functions import results, signatures
+from ucall._routes.response import HttpResponse
 from ucall.errors import RPCError
 from ucall.schema.docstrings import Docs, read_docs
-from ucall.schema.openrpc import Description, Error, Method, Parameter, Passing
+from ucall.schema.methods import Error, Method, Parameter, Passing, Route
+from ucall.schema.openrpc import Description
 from ucall.schema.types import Schema, Schemas
 from ucall.types.aliases import resolve_alias
 
 if TYPE_CHECKING:
-    from ucall._functions.methods import Methods, NativeMethod, Served
+    from ucall._functions.methods import Methods, NativeMethod, Served, ServedRoute
     from ucall.types.registry import TypeRegistry
 
 __all__ = ["describe_by_name", "describe_functions", "is_passed_by_name"]
@@ -38,7 +40,54 @@ def describe_functions(methods: Methods, title: str, version: str, description: 
     ]
     natives = map(_native_method, methods.natives.values())
     described += [replace(it, needs_auth=methods.has_auth or None) for it in natives]
-    return Description(title, version, description, described, schemas.components)
+    routes = [_route(*key, route, schemas) for key, route in methods.routes.items()]
+    return Description(
+        title,
+        version,
+        description,
+        described,
+        schemas.components,
+        routes,
+        methods.base,
+        methods.challenge,
+    )
+
+
+def _route(method: str, path: str, route: ServedRoute, schemas: Schemas) -> Route:
+    function = route.function
+    docs = read_docs(function)
+    name = signatures.name_of(function)
+    try:
+        hints = signatures.evaluate_annotations(function, name)
+    except TypeError:  # Routes need no annotations that can be evaluated.
+        hints = {}
+    media_type, result = _response(results.annotation_of(function, hints), schemas)
+    return Route(
+        method,
+        path,
+        name,
+        route.needs_auth,
+        media_type,
+        result,
+        docs.summary,
+        docs.description,
+        docs.result,
+        docs.is_deprecated or hasattr(function, "__deprecated__"),
+    )
+
+
+def _response(annotation: Any, schemas: Schemas) -> tuple[str | None, Schema]:
+    """The media type and the schema of what a route returns, as `ucall.HttpResponse` sends it."""
+    annotation = resolve_alias(annotation)
+    if annotation is str:
+        return "text/plain", {"type": "string"}
+    if annotation in (bytes, bytearray):
+        return "application/octet-stream", {}
+    origin = typing.get_origin(annotation) or annotation
+    is_iterated = isinstance(origin, type) and issubclass(origin, (Iterator, AsyncIterator))
+    if annotation in (Any, None) or origin is HttpResponse or is_iterated:
+        return None, {}
+    return "application/json", schemas.of(annotation, "result")
 
 
 def _needs_auth(served: Served, has_auth: bool) -> bool | None:

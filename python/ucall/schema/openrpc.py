@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ucall.schema.dialects import draft_07
+from ucall.schema.methods import Error, Method, Parameter, Route
 from ucall.schema.types import Schema
 
-__all__ = ["VERSION", "Description", "Error", "Method", "Parameter", "Passing"]
+__all__ = ["VERSION", "Description"]
 
 #: The version of the specification.
 VERSION = "1.4.1"
@@ -16,102 +17,51 @@ VERSION = "1.4.1"
 Json = dict[str, Any]
 
 
-#: How params may be passed: OpenRPC's ``paramStructure``.
-Passing = Literal["either", "by-name", "by-position"]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a method.
-
-    Args:
-        name: Its name.
-        schema: Its JSON Schema of 2020-12, which may refer to `Description.components`.
-        is_required: Whether it has no default.
-        description: Its text in the docstring; may be empty.
-        takes_rest: ``"positional"`` for ``*args``, ``"named"`` for ``**kwargs``, whose schema is
-            that of the list or object of all further params.
-    """
-
-    name: str
-    schema: Schema
-    is_required: bool = True
-    description: str = ""
-    takes_rest: Literal["positional", "named"] | None = None
-
-
-@dataclass(frozen=True)
-class Error:
-    """An error that a method declares in its docstring."""
-
-    code: int
-    message: str
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method.
-
-    Args:
-        name: Its name.
-        params: Its parameters; ``None`` for a builtin function, which has no signature.
-        result: The JSON Schema of its result; of the list of its items, if it is a stream.
-        item: The JSON Schema of an item; ``None`` if it is no stream.
-        summary: The first line of its docstring.
-        description: The rest of its docstring.
-        result_description: What the docstring says of the result.
-        errors: The errors that it declares.
-        is_deprecated: Whether it is.
-        passing: How its params may be passed.
-        is_idempotent: Whether a call may run twice.
-        returned: The JSON Schema of what a generator returns at the end, if its annotation has it.
-        runs: How it runs, in words; empty for a plain function on the server's thread.
-        needs_auth: Whether callers are authenticated; ``None`` on a server without ``auth``.
-        scopes: What their tokens must allow.
-    """
-
-    name: str
-    params: list[Parameter] | None
-    result: Schema
-    item: Schema | None = None
-    summary: str = ""
-    description: str = ""
-    result_description: str = ""
-    errors: list[Error] = field(default_factory=list)
-    is_deprecated: bool = False
-    passing: Passing = "either"
-    is_idempotent: bool = False
-    returned: Schema | None = None
-    runs: str = ""
-    needs_auth: bool | None = None
-    scopes: list[str] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class Description:
-    """The methods of a server, in the order in which they were added."""
+    """The methods of a server, in the order in which they were added, and its routes.
+
+    Args:
+        base: What the paths of functions begin with; empty for ``/name``.
+        challenge: The ``WWW-Authenticate`` of a server with ``auth``.
+    """
 
     title: str
     version: str
     description: str
     methods: list[Method]
     components: dict[str, Schema]
+    routes: list[Route] = field(default_factory=list)
+    base: str = ""
+    challenge: str | None = None
 
     def openrpc(self) -> dict[str, Any]:
         """The OpenRPC document: https://spec.open-rpc.org."""
         return _document(self)
 
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document: https://spec.openapis.org/oas/v3.1.1."""
+        from ucall.schema.openapi import document
+
+        return document(
+            _info(self), self.methods, self.routes, self.components, self.base, self.challenge
+        )
+
 
 def _document(description: Description) -> Json:
     """The document of a server."""
-    info = {"title": description.title, "version": description.version}
     schemas = {name: draft_07(it) for name, it in description.components.items()}
     return {
         "openrpc": VERSION,
-        "info": info | _given("description", description.description),
+        "info": _info(description),
         "methods": [_method(method) for method in description.methods],
         "components": {"schemas": schemas},
     }
+
+
+def _info(description: Description) -> Json:
+    info = {"title": description.title, "version": description.version}
+    return info | _given("description", description.description)
 
 
 def _method(method: Method) -> Json:
