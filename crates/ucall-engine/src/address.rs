@@ -46,7 +46,7 @@ impl Bound {
     /// `InvalidInput` if it is no stream socket that listens.
     pub fn inherit(listener: Listener) -> io::Result<Self> {
         let socket = SockRef::from(&listener);
-        if socket.r#type()? != Type::STREAM || !socket.is_listener()? {
+        if socket.r#type()? != Type::STREAM || !is_listener(&socket)? {
             let reason = "it is no socket that listens for connections";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
@@ -62,6 +62,18 @@ impl Bound {
         };
         Ok(Self { listener, address, file: None })
     }
+}
+
+/// Whether a socket listens.
+#[cfg(not(target_vendor = "apple"))]
+fn is_listener(socket: &SockRef<'_>) -> io::Result<bool> {
+    socket.is_listener()
+}
+
+/// macOS does not say. The first `accept` fails.
+#[cfg(target_vendor = "apple")]
+fn is_listener(_: &SockRef<'_>) -> io::Result<bool> {
+    Ok(true)
 }
 
 impl Address {
