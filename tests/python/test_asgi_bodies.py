@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +53,19 @@ def test_parts_reach_the_application_before_the_end(engine: str, is_chunked: boo
     app = Reader()
     with mounted(engine, app, sum) as server:
         check_parts_arrive_before_the_end(server.port, app, is_chunked)
+
+
+def test_a_compressed_body_is_decoded_while_it_arrives(engine: str) -> None:
+    app, body = Reader(), random.Random(1).randbytes(100_000).hex().encode()
+    content = gzip.compress(body)
+    with mounted(engine, app) as server, Wire(server.port) as wire:
+        wire.send(head(len(content)).replace(b"Host", b"Content-Encoding: gzip\r\nHost"))
+        wire.send(content[:80_000])
+        assert eventually(lambda: len(b"".join(app.parts)) > 100_000)
+        wire.send(content[80_000:])
+        wire.end()
+        assert wire.rest().endswith(b"\r\n\r\n200000")
+    assert b"".join(app.parts) == body
 
 
 def test_an_application_that_does_not_read_makes_the_client_wait(engine: str) -> None:

@@ -165,16 +165,102 @@ def test_the_limit_of_a_body(serve: Serve, way: str, own: int | None) -> None:
         assert wire.reply()[0] == 413
 
 
+def packed(size: int) -> tuple[bytes, bytes]:
+    """Text that becomes about half as long, and it in gzip."""
+    body = random.Random(size).randbytes(size).hex()[:size].encode()
+    return body, gzip.compress(body)
+
+
+def gzip_head(length: int | None) -> bytes:
+    return head(length).replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+
+
 @pytest.mark.parametrize("way", STREAMING)
-def test_a_compressed_body_has_the_limit_of_the_server(serve: Serve, way: str) -> None:
-    """It is decoded before the function gets it."""
+@pytest.mark.parametrize("own", [None, 50_000, 200_000])
+def test_the_limit_of_a_compressed_body(serve: Serve, way: str, own: int | None) -> None:
     server, reader = serve(sum, max_body_bytes=100_000), Reader()
-    reader.add(server, way, max_body_bytes=1_000_000)
+    reader.add(server, way, max_body_bytes=own)
+    limit = own or 100_000
     with http_client(server) as client:
-        for size, status in ((100_000, 200), (100_001, 413)):
-            body = gzip.compress(random.Random(size).randbytes(size).hex()[:size].encode())
-            packed = {"Content-Encoding": "gzip"}
-            assert client.post("/a", content=body, headers=packed).status_code == status
+        for size, status in ((limit, 200), (limit + 1, 413)):
+            _, content = packed(size)
+            reply = client.post("/a", content=content, headers={"Content-Encoding": "gzip"})
+            assert reply.status_code == status
+    assert reader.ends.count("end") == 1
+
+
+@pytest.mark.parametrize("way", STREAMING)
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_compressed_body_is_decoded_while_it_arrives(
+    serve: Serve, way: str, is_chunked: bool
+) -> None:
+    server, reader = serve(), Reader()
+    reader.add(server, way)
+    body, content = packed(400_000)
+    front, back = content[:100_000], content[100_000:]
+    with Wire(server.port) as wire:
+        wire.send(gzip_head(None if is_chunked else len(content)))
+        wire.send(chunk(front) if is_chunked else front)
+        assert eventually(lambda: len(b"".join(reader.parts)) > 100_000)
+        wire.send(chunk(back) + b"0\r\n\r\n" if is_chunked else back)
+        assert wire.reply()[2] == b"400000"
+        assert b"".join(reader.parts) == body
+        wire.send(head(3) + b"abc")
+        assert wire.reply()[2] == b"3"
+
+
+@pytest.mark.parametrize("way", STREAMING)
+def test_a_compressed_body_is_decoded_when_there_is_room(serve: Serve, way: str) -> None:
+    size = 8 << 20
+    server, reader = serve(sum, max_body_ratio=10_000), Reader()
+    reader.reads.clear()
+    reader.add(server, way)
+    content = gzip.compress(bytes(size))
+    with Wire(server.port) as wire:
+        wire.send(gzip_head(len(content)) + content)
+        with Wire(server.port) as other:
+            assert other.result("sum", [2, 3]) == 5
+        assert reader.parts == []
+        reader.reads.set()
+        assert wire.reply()[2] == str(size).encode()
+    assert max(map(len, reader.parts)) <= 2 * (64 << 10)
+
+
+@pytest.mark.parametrize("way", STREAMING)
+def test_a_compressed_body_that_is_broken(serve: Serve, way: str) -> None:
+    server, reader = serve(), Reader()
+    reader.add(server, way)
+    _, content = packed(100_000)
+    for broken in (content[:-4], content[:30_000] + bytes(100), content + b"more"):
+        reader.ends.clear()
+        reader.parts.clear()
+        with Wire(server.port) as wire:
+            wire.send(gzip_head(len(broken)) + broken[:20_000])
+            assert eventually(lambda: reader.parts)
+            wire.send(broken[20_000:])
+            assert wire.reply()[0] == 400 and not wire.rest()
+        assert eventually(lambda: reader.ends == ["CancelledError"])
+
+
+@pytest.mark.parametrize("way", STREAMING)
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("size", [1_000, 70_000, 120_000, 600_000])
+def test_a_client_that_shuts_down_its_side_after_a_body(
+    serve: Serve, way: str, is_packed: bool, size: int
+) -> None:
+    server, reader = serve(), Reader()
+    reader.add(server, way)
+    body, content = packed(size)
+    sent = gzip_head(len(content)) + content if is_packed else head(size) + body
+    for waits in (False, True):
+        if waits:
+            reader.reads.clear()
+        with Wire(server.port) as wire:
+            wire.send(sent)
+            wire.end()
+            reader.reads.set()
+            assert wire.rest().endswith(f"\r\n\r\n{size}".encode())
+    assert reader.ends == ["end", "end"]
 
 
 @pytest.mark.parametrize("own", [9, 200])
@@ -183,16 +269,16 @@ def test_the_limit_of_a_whole_body(serve: Serve, own: int) -> None:
     options = {"methods": ["POST"], "max_body_bytes": own}
     server.http("/a", **options)(lambda request: str(len(request.body)))
     with http_client(server) as client:
-        packed = {"Content-Encoding": "gzip"}
+        coding = {"Content-Encoding": "gzip"}
         for content in (b"x" * own, iter([b"x" * own])):
             assert client.post("/a", content=content).text == str(own)
         for content in (b"x" * (own + 1), iter([b"x" * (own + 1)])):
             assert client.post("/a", content=content).status_code == 413
         body = gzip.compress(b"x" * 200)
-        reply = client.post("/a", content=body, headers=packed)
+        reply = client.post("/a", content=body, headers=coding)
         assert (reply.status_code, reply.text) == (413, reply.text) if own == 9 else (200, "200")
         body = gzip.compress(b"x" * 201)
-        assert client.post("/a", content=body, headers=packed).status_code == 413
+        assert client.post("/a", content=body, headers=coding).status_code == 413
 
 
 @pytest.mark.parametrize("way", STREAMING)
@@ -318,17 +404,6 @@ def test_a_client_that_waits_for_the_permission(serve: Serve, way: str) -> None:
         assert wire.take_to(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         wire.send(bytes(100_000))
         assert wire.reply()[2] == b"100000"
-
-
-@pytest.mark.parametrize("way", STREAMING)
-def test_a_compressed_body_arrives_decoded(serve: Serve, way: str) -> None:
-    server, reader = serve(), Reader()
-    reader.add(server, way)
-    packed = gzip.compress(random.Random(1).randbytes(256_000))
-    with http_client(server) as client:
-        for content in (packed, iter([packed[:500], packed[500:]])):
-            reply = client.post("/a", content=content, headers={"Content-Encoding": "gzip"})
-            assert reply.text == "256000"
 
 
 @pytest.mark.parametrize("way", STREAMING)

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `Open` | empty | a handshake or a request; replies, if calls run |
 //! | `Open` | of an incomplete request | the rest of its head or body |
-//! | `Paused` | of requests that wait | replies to be complete or sent |
+//! | `Paused` | of requests that wait, or a body is to decode | replies to be complete or sent |
 //! | `Discarding`, `Closed` | empty | replies, if calls run, else the end |
 //!
 //! Bytes have a destination other than the buffer only while a body is incomplete, and the input is
@@ -74,7 +74,9 @@ impl PlainConnection {
             (Reading::Open { .. }, WaitState::End) => false,
             (Reading::Open { destination: Destination::Buffer, .. }, _)
             | (Reading::Open { .. }, WaitState::Body { .. }) => self.search.is_none(),
-            (Reading::Paused { .. }, WaitState::Replies) => !self.input.is_empty(),
+            (Reading::Paused { .. }, WaitState::Replies) => {
+                !self.input.is_empty() || self.has_undecoded_stream()
+            }
             (Reading::Discarding { .. } | Reading::Closed { .. }, it) => {
                 let waits = matches!(it, WaitState::End | WaitState::Replies);
                 waits && self.search.is_none() && self.input.is_empty()

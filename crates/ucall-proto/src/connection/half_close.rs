@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | HTTP/1.1, before the reply has begun | go on | an interim response (RFC 9110, section 15.2) |
 //! | HTTP/1.1, server-sent events | go on | a comment |
+//! | HTTP, within a body that is passed on while it arrives | are cancelled | |
 //! | other HTTP | are cancelled | |
 //! | raw TCP | go on | those of the replies |
 //! | WebSocket | are cancelled | |
@@ -32,7 +33,9 @@ impl PlainConnection {
         if matches!(self.protocol, Protocol::Http(_))
             && !self.exchanges.is_empty()
             // Without a close_notify the end of a stream under TLS may be forged.
-            && (is_truncated || self.streams_body() || !self.probe_half_closed(environment))
+            && (is_truncated
+                || self.awaits_body(environment.limits)
+                || !self.probe_half_closed(environment))
         {
             self.cancel();
         }
@@ -40,14 +43,14 @@ impl PlainConnection {
     }
 
     /// Decodes the bodies that the input ends with. No turn follows that could decode more, so a
-    /// longer one is refused.
+    /// longer one is refused. One that is passed on is decoded as the service has room.
     pub(super) fn decode_at_end<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         // The calls of a WebSocket are cancelled then.
         if let Protocol::WebSocket(socket) = &mut self.protocol {
             socket.discard();
         }
         let mut pieces = 0;
-        while self.is_decoding() {
+        while self.is_decoding() && !self.streams_body() {
             if pieces == PIECES_AT_END_MAX || environment.scratch.is_full(environment.limits) {
                 self.refuse_body(&HttpError::Overloaded, environment);
                 return;

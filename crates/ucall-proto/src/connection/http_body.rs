@@ -4,13 +4,16 @@ use std::mem;
 use std::sync::Arc;
 
 use super::http_route;
-use super::pieces::PiecewiseBody;
+use super::pieces::{BodySource, PiecewiseBody};
 use super::streamed_body::StreamedBody;
 use super::{Environment, PlainConnection, Protocol, ReadEvent, Step, WaitState, body_time};
 use crate::Limits;
 use crate::http1::{self, Head, HttpError, ReplyHeaders};
 use crate::rpc::frame::FRAME_MEDIA_TYPE;
 use crate::rpc::{DocumentOutline, Service};
+
+/// A body of a known length up to this is received whole: most of them arrive with their head.
+const WHOLE_BYTES_MAX: usize = 64 << 10;
 
 /// The body that is being received.
 #[derive(Debug, Default)]
@@ -81,7 +84,8 @@ impl Body {
     /// The memory of a body, apart from the input.
     pub(super) fn held_bytes(&self) -> usize {
         match self {
-            Self::None | Self::Streamed(_) => 0,
+            Self::None => 0,
+            Self::Streamed(it) => it.held_bytes(),
             Self::Length(it) => it.long.as_ref().map_or(0, |long| long.outline.held_bytes()),
             Self::Pieces(it) => it.held_bytes(),
         }
@@ -94,7 +98,16 @@ impl Body {
 
     /// Whether a part of the body has arrived that a later turn decodes.
     pub(super) fn is_decoding(&self) -> bool {
-        matches!(self, Self::Pieces(it) if it.is_decoding())
+        match self {
+            Self::Pieces(it) => it.is_decoding(),
+            Self::Streamed(it) => it.is_decoding(),
+            Self::None | Self::Length(_) => false,
+        }
+    }
+
+    /// Whether a part of the body has arrived that is decoded when the service has room.
+    pub(super) fn has_undecoded_stream(&self) -> bool {
+        matches!(self, Self::Streamed(it) if it.has_undecoded())
     }
 
     pub(super) fn wait_state(&self, input_is_empty: bool, limits: &Limits) -> WaitState {
@@ -121,8 +134,8 @@ impl PlainConnection {
         if let Some(step) = self.refuse_or_continue(head, is_head_only, environment) {
             return step;
         }
-        if let Some(step) = self.begin_streamed(head, Some(total - head.len()), environment) {
-            return step;
+        if total - head.len() > WHOLE_BYTES_MAX && streams_body(head, environment) {
+            return self.begin_streamed_length(head, environment);
         }
         let is_long = total > environment.limits.long_bytes_min && head.is_call();
         let body = LengthBody {
@@ -167,13 +180,9 @@ impl PlainConnection {
         rest: &[u8],
         environment: &mut Environment<'_, S>,
     ) -> Step {
-        let mut bytes_max = http_route::body_bytes_max(head, environment);
-        if head.header("Content-Encoding").is_some() && environment.service.streams_body(head) {
-            // It is decoded before it is passed on.
-            bytes_max = bytes_max.min(environment.limits.body_bytes_max);
-        }
-        let mut body = match PiecewiseBody::new(head, bytes_max) {
-            Ok(body) => body,
+        let bytes_max = http_route::body_bytes_max(head, environment);
+        let source = match BodySource::new(head, bytes_max) {
+            Ok(source) => source,
             Err(error) => return self.refuse_request(head, &error, environment),
         };
         if !self.exchanges.is_empty() && self.must_follow(head) {
@@ -183,9 +192,10 @@ impl PlainConnection {
         if let Some(step) = self.refuse_or_continue(head, is_head_only, environment) {
             return step;
         }
-        if let Some(step) = self.begin_streamed(head, None, environment) {
-            return step;
+        if streams_body(head, environment) {
+            return self.begin_streamed(head, source, environment);
         }
+        let mut body = PiecewiseBody::new(head, source);
         body.allowed_origin = self.origin_of(head, environment);
         if let Protocol::Http(http) = &mut self.protocol {
             http.body = Body::Pieces(Box::new(body));
@@ -217,13 +227,15 @@ impl PlainConnection {
     pub(super) fn decode_piece<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         if self.is_websocket() {
             self.inflate_further(environment);
+        } else if self.streams_body() {
+            self.decode_streamed(environment);
         } else if let Some(body) = self.piecewise_body() {
             match body.decode(environment.limits) {
                 Err(error) => _ = self.refuse_body(&error, environment),
                 Ok(()) => self.end_pieces(environment),
             }
         }
-        if !self.is_decoding() && !self.input.is_empty() {
+        if !self.is_decoding() && !self.has_undecoded_stream() && !self.input.is_empty() {
             self.process_input(environment);
         }
         self.update_wait_state(environment);
@@ -306,4 +318,9 @@ impl PlainConnection {
         self.run_long_request(head, &document, outline, reply_headers, environment);
         environment.service.share(None);
     }
+}
+
+/// Whether the service takes the body of a request while it arrives.
+fn streams_body<S: Service>(head: &Head<'_>, environment: &Environment<'_, S>) -> bool {
+    !head.is_call() && environment.service.streams_body(head)
 }

@@ -3,10 +3,10 @@
 //! The request runs when its head is complete, and its body follows in parts. While the service has
 //! no room for the next part, the bytes wait in the input, and the connection receives none.
 //!
-//! | framing | ends |
+//! | the body | its parts |
 //! |---|---|
-//! | `Length` | after so many bytes |
-//! | `Chunked` | with the last chunk |
+//! | with a Content-Length, or in chunks | what has arrived |
+//! | in a content coding | pieces that are decoded (`pieces.rs`), one a turn while there is room |
 //!
 //! Nothing follows a body that is invalid, late or cut off: the call is cancelled, and the
 //! connection closes, with an error unless its response has begun.
@@ -14,53 +14,57 @@
 use super::http_body::Body;
 use super::http_framing::HttpFraming;
 use super::http_route;
-use super::streamed_body::{BodyFraming, StreamedBody};
+use super::pieces::BodySource;
+use super::streamed_body::{Follows, StreamedBody};
 use super::{Environment, PlainConnection, Protocol, ReadEvent, Step};
-use crate::http1::{ChunkedDecoder, ChunkedLimits, ConnectionOption, Head, HttpError};
+use crate::Limits;
+use crate::http1::{self, ConnectionOption, Head, HttpError};
 use crate::rpc::{CallNumber, Service};
 
-/// Bodies up to this size are received whole: most of them arrive with their head.
-const WHOLE_BYTES_MAX: usize = 64 << 10;
 /// The most that the service gets at once, though more may have arrived while it had no room.
 const PART_BYTES_MAX: usize = 64 << 10;
 
 impl PlainConnection {
-    /// Runs a request whose body has not arrived, if its route takes it in parts. `length` is
-    /// `None` for one in chunks.
+    /// Runs a request whose body has a length and has not arrived.
+    pub(super) fn begin_streamed_length<S: Service>(
+        &mut self,
+        head: &Head<'_>,
+        environment: &mut Environment<'_, S>,
+    ) -> Step {
+        if !self.exchanges.is_empty() && self.must_follow(head) {
+            return Step::Incomplete;
+        }
+        match BodySource::new(head, http_route::body_bytes_max(head, environment)) {
+            Ok(source) => self.begin_streamed(head, source, environment),
+            Err(error) => self.refuse_request(head, &error, environment),
+        }
+    }
+
+    /// Runs a request whose body follows in parts. It is the only one.
     pub(super) fn begin_streamed<S: Service>(
         &mut self,
         head: &Head<'_>,
-        length: Option<usize>,
+        source: BodySource,
         environment: &mut Environment<'_, S>,
-    ) -> Option<Step> {
-        if head.is_call()
-            || head.header("Content-Encoding").is_some()
-            || length.is_some_and(|length| length <= WHOLE_BYTES_MAX)
-            || !environment.service.streams_body(head)
-        {
-            return None;
-        }
-        if !self.exchanges.is_empty() && self.must_follow(head) {
-            return Some(Step::Incomplete);
-        }
+    ) -> Step {
         let is_last = self.is_last(self.requests + 1, environment);
         let reply_headers = match self.check_or_refuse(head, is_last, environment) {
             Ok(reply_headers) => reply_headers,
-            Err(step) => return Some(step),
+            Err(step) => return step,
         };
-        let framing = match length {
-            Some(left) => BodyFraming::Length { left },
-            None => BodyFraming::Chunked(ChunkedDecoder::default()),
-        };
-        let number = CallNumber { request: self.requests + 1, item: 0 };
-        let is_last = reply_headers.connection == ConnectionOption::Close;
-        let bytes_max = http_route::body_bytes_max(head, environment);
-        let allowed_origin = reply_headers.allowed_origin.map(|it| it.as_bytes().into());
-        let received = 0;
-        let body = StreamedBody { number, framing, bytes_max, received, is_last, allowed_origin };
-        self.set_body(body);
-        self.run_streamed_route(head, &reply_headers, environment);
-        Some(Step::Consumed(head.len()))
+        let text = source.decoded_head(head);
+        let decoded = text.as_deref().map(|text| http1::parse_head(text, &environment.limits.head));
+        let decoded = decoded.and_then(Result::ok).flatten();
+        let decoded = decoded.map(|head| environment.limits.call_paths.apply(head));
+        self.set_body(StreamedBody {
+            number: CallNumber { request: self.requests + 1, item: 0 },
+            follows: Follows::Body(source),
+            awaits_room: false,
+            is_last: reply_headers.connection == ConnectionOption::Close,
+            allowed_origin: reply_headers.allowed_origin.map(|it| it.as_bytes().into()),
+        });
+        self.run_streamed_route(decoded.as_ref().unwrap_or(head), &reply_headers, environment);
+        Step::Consumed(head.len())
     }
 
     pub(super) fn set_body(&mut self, body: StreamedBody) {
@@ -69,9 +73,47 @@ impl PlainConnection {
         }
     }
 
+    fn streamed_body(&mut self) -> Option<&mut StreamedBody> {
+        match &mut self.protocol {
+            Protocol::Http(http) => match &mut http.body {
+                Body::Streamed(body) => Some(body),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Whether a body is being passed on.
     pub(super) fn streams_body(&self) -> bool {
         matches!(&self.protocol, Protocol::Http(http) if matches!(http.body, Body::Streamed(_)))
+    }
+
+    /// Whether a body is being passed on of which not all has arrived.
+    pub(super) fn awaits_body(&self, limits: &Limits) -> bool {
+        match &self.protocol {
+            Protocol::Http(http) => match &http.body {
+                Body::Streamed(body) => !body.ends_within(&self.input, limits),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether the next piece of a body is decoded before more of the input is read.
+    pub(super) fn has_undecoded_stream(&self) -> bool {
+        matches!(&self.protocol, Protocol::Http(http) if http.body.has_undecoded_stream())
+    }
+
+    /// The same. Notes whether there is room for the piece, which the next turn decodes then.
+    pub(super) fn poll_undecoded_stream<S: Service>(
+        &mut self,
+        environment: &mut Environment<'_, S>,
+    ) -> bool {
+        let Some(body) = self.streamed_body().filter(|body| body.has_undecoded()) else {
+            return false;
+        };
+        body.awaits_room = !environment.service.takes_body(body.number);
+        true
     }
 
     /// Passes on what has arrived of a body.
@@ -81,43 +123,70 @@ impl PlainConnection {
         rest: &[u8],
         environment: &mut Environment<'_, S>,
     ) -> Step {
-        let Protocol::Http(http) = &mut self.protocol else { return Step::Incomplete };
-        let Body::Streamed(body) = &mut http.body else { return Step::Incomplete };
-        let is_upgrade = matches!(body.framing, BodyFraming::Upgrade { .. });
-        if is_upgrade || !environment.service.takes_body(body.number) {
-            self.reading.handle(ReadEvent::Wait);
+        let Some(StreamedBody { number, follows, .. }) = self.streamed_body() else {
             return Step::Incomplete;
-        }
-        let rest = rest.get(..PART_BYTES_MAX).unwrap_or(rest);
-        let mut decoded = Vec::new();
-        let (part, used, is_done) = match &mut body.framing {
-            BodyFraming::Length { left } => {
-                let used = rest.len().min(*left);
-                *left -= used;
-                (rest.get(..used).unwrap_or_default(), used, *left == 0)
-            }
-            BodyFraming::Chunked(decoder) => {
-                let limits = ChunkedLimits {
-                    body_bytes_max: body.bytes_max as u64,
-                    overhead_bytes_max: environment.limits.chunk_overhead_bytes_max,
-                };
-                match decoder.decode(rest, &mut decoded, &limits) {
-                    Ok(progress) => (decoded.as_slice(), progress.consumed, progress.is_done),
-                    Err(error) => return self.refuse_streamed(&error, environment),
-                }
-            }
-            BodyFraming::Upgrade { .. } => return Step::Incomplete,
         };
-        body.received += part.len();
-        let (number, is_last) = (body.number, body.is_last);
-        environment.service.take_body_part(number, part, is_done);
-        if is_done {
-            http.body = Body::None;
+        let source = match follows {
+            Follows::Body(source)
+                if !source.has_undecoded() && environment.service.takes_body(*number) =>
+            {
+                source
+            }
+            _ => {
+                self.reading.handle(ReadEvent::Wait);
+                return Step::Incomplete;
+            }
+        };
+        let rest = rest.get(..PART_BYTES_MAX).unwrap_or(rest);
+        match source.receive_part(rest, environment.limits) {
+            Ok((part, used)) => {
+                self.pass_on(&part, environment);
+                Step::Consumed(used)
+            }
+            Err(error) => self.refuse_streamed(&error, environment),
+        }
+    }
+
+    /// Decodes a piece of what has arrived, if there is room for it.
+    pub(super) fn decode_streamed<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
+        self.poll_undecoded_stream(environment);
+        let Some(StreamedBody { follows: Follows::Body(source), awaits_room: false, .. }) =
+            self.streamed_body()
+        else {
+            return;
+        };
+        let mut part = Vec::new();
+        match source.decode(&mut part, environment.limits) {
+            Ok(()) => self.pass_on(&part, environment),
+            Err(error) => _ = self.refuse_streamed(&error, environment),
+        }
+        if self.reading.is_paused() && !self.has_undecoded_stream() {
+            self.process_input(environment);
+        }
+    }
+
+    /// Passes on a part of a body. If more of it is to be decoded, the input waits.
+    fn pass_on<S: Service>(&mut self, part: &[u8], environment: &mut Environment<'_, S>) {
+        let Some(StreamedBody { number, follows: Follows::Body(source), is_last, .. }) =
+            self.streamed_body()
+        else {
+            return;
+        };
+        let (number, is_last, is_complete) = (*number, *is_last, source.is_complete());
+        if source.has_undecoded() {
+            self.reading.handle(ReadEvent::Wait);
+        }
+        if is_complete || !part.is_empty() {
+            environment.service.take_body_part(number, part, is_complete);
+        }
+        if is_complete {
+            if let Protocol::Http(http) = &mut self.protocol {
+                http.body = Body::None;
+            }
             if is_last {
                 self.discard_input();
             }
         }
-        Step::Consumed(used)
     }
 
     /// Ends a request whose body is passed on: with an error, unless its response has begun.

@@ -302,7 +302,7 @@ impl PlainConnection {
     /// Goes on with requests that had to wait, now that replies have been written or sent, or that
     /// there is memory again.
     fn resume<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
-        if self.reading.is_paused() {
+        if self.reading.is_paused() && !self.poll_undecoded_stream(environment) {
             self.process_input(environment);
         }
         self.update_wait_state(environment);
@@ -460,7 +460,10 @@ impl PlainConnection {
     /// Most input is one request. Running it outside of the loop keeps its values in registers.
     #[inline(always)]
     fn process<S: Service>(&mut self, bytes: &[u8], environment: &mut Environment<'_, S>) -> usize {
-        debug_assert!(!self.reading.is_paused(), "what waits is in the input");
+        debug_assert!(
+            !self.reading.is_paused() || self.has_undecoded_stream(),
+            "what waits is in the input, or is decoded before more of it"
+        );
         match self.step(bytes, environment) {
             Step::Consumed(count) if count == bytes.len() => {
                 self.end_if_refusing(environment.drain, environment.out);

@@ -13,7 +13,7 @@
 use super::exchange::ExchangeReply;
 use super::http::Http;
 use super::http_body::Body;
-use super::streamed_body::{BodyFraming, StreamedBody};
+use super::streamed_body::{Follows, StreamedBody};
 use super::websocket::{SERVER_CLOSES, message_limits};
 use super::{Drain, Environment, PlainConnection, Protocol, ReadEvent, Step, http_route};
 use crate::http1::{ErrorBody, Head, HttpError};
@@ -33,7 +33,7 @@ impl Http {
     /// The head of the reply, if `part` accepts the WebSocket that was asked for.
     pub(super) fn take_accepted(&mut self, part: &[u8]) -> Option<Vec<u8>> {
         let Body::Streamed(body) = &mut self.body else { return None };
-        let BodyFraming::Upgrade { accepted_head } = &mut body.framing else { return None };
+        let Follows::Upgrade { accepted_head } = &mut body.follows else { return None };
         let rest = part.strip_prefix(ACCEPTED)?;
         accepted_head.extend_from_slice(rest);
         Some(std::mem::take(accepted_head))
@@ -70,8 +70,7 @@ impl PlainConnection {
             return Some(Step::Incomplete);
         }
         let number = CallNumber { request: self.requests + 1, item: 0 };
-        let framing = BodyFraming::Upgrade { accepted_head };
-        let (bytes_max, received) = (0, 0);
+        let (follows, awaits_room) = (Follows::Upgrade { accepted_head }, false);
         let (is_last, allowed_origin) = (true, None);
         let body = StreamedBody { number, framing, bytes_max, received, is_last, allowed_origin };
         self.set_body(body);
@@ -86,7 +85,7 @@ impl PlainConnection {
     pub(super) fn asks_for_upgrade(&self) -> bool {
         let Protocol::Http(http) = &self.protocol else { return false };
         let Body::Streamed(body) = &http.body else { return false };
-        matches!(body.framing, BodyFraming::Upgrade { .. })
+        matches!(body.follows, Follows::Upgrade { .. })
     }
 
     /// Whether the connection is a WebSocket of an application.

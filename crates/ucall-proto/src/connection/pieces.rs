@@ -1,15 +1,16 @@
 //! Bodies of HTTP requests that are taken from the input as they arrive: in chunks, in a content
-//! coding, or both.
+//! coding, or both; and those that are passed on while they arrive (`http_stream.rs`).
 //!
 //! | the body | its bytes go | and then |
 //! |---|---|---|
-//! | in chunks | to the body | |
-//! | in a coding, with a Content-Length | to the encoded bytes | through the decoder to the body |
-//! | in a coding, in chunks | the same | the same |
+//! | in no coding | to the body | |
+//! | in a coding | to the encoded bytes | through the decoder to the body |
 //!
 //! A few bytes may be decoded to many. A step decodes one piece of the body; if encoded bytes are
 //! left, the connection reads nothing until the next turn has decoded another piece. The limits
 //! apply after each piece, so that memory is bounded by them and one piece more.
+
+use std::borrow::Cow;
 
 use crate::Limits;
 use crate::coding::{Coding, DecodeError, Decoder};
@@ -31,17 +32,25 @@ pub(super) struct PiecewiseBody {
     /// The foreign origin that may read the reply.
     pub(super) allowed_origin: Option<Box<[u8]>>,
     pub(super) head: Vec<u8>,
-    /// The longest body, decoded.
-    bytes_max: usize,
-    framing: Framing,
-    coded: Option<CodedBody>,
+    source: BodySource,
     pub(super) body: Vec<u8>,
     /// The requests of a long body.
     pub(super) outline: DocumentOutline,
 }
 
-/// How the end of the body is found.
+/// What a body is taken from: its framing, and its coding if it has one.
 #[derive(Debug)]
+pub(super) struct BodySource {
+    /// The longest body, decoded.
+    bytes_max: usize,
+    /// The bytes that have arrived, without those of the framing.
+    received: usize,
+    framing: Framing,
+    coded: Option<CodedBody>,
+}
+
+/// How the end of the body is found.
+#[derive(Clone, Debug)]
 enum Framing {
     Chunked { decoder: ChunkedDecoder, has_ended: bool },
     Length { missing: usize },
@@ -56,70 +65,149 @@ pub(super) struct CodedBody {
     used: usize,
     /// Those that earlier pieces of the input had.
     used_before: usize,
+    /// The bytes that they were decoded to.
+    decoded: usize,
     /// Whether the decoder has a part of the body that did not fit into the last piece.
     has_more: bool,
 }
 
 impl PiecewiseBody {
-    /// The body that follows a head, of at most `bytes_max` bytes.
+    /// The body that follows a head.
+    pub(super) fn new(head: &Head<'_>, source: BodySource) -> Self {
+        let (body, outline) = (Vec::new(), DocumentOutline::default());
+        let text = source.decoded_head(head).unwrap_or_else(|| head.bytes().to_vec());
+        Self { allowed_origin: None, head: text, source, body, outline }
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.head.len() + self.body.capacity() + self.source.held_bytes()
+    }
+
+    /// The bytes of the body that have arrived.
+    pub(super) fn received_len(&self) -> usize {
+        self.source.received
+    }
+
+    pub(super) fn is_decoding(&self) -> bool {
+        self.source.has_undecoded()
+    }
+
+    /// Takes bytes of the input, and decodes a piece. Returns how many bytes were taken.
+    pub(super) fn receive(&mut self, input: &[u8], limits: &Limits) -> Result<usize, HttpError> {
+        let taken = self.source.receive(input, &mut self.body, limits)?;
+        self.scan(limits);
+        Ok(taken)
+    }
+
+    pub(super) fn decode(&mut self, limits: &Limits) -> Result<(), HttpError> {
+        self.source.decode(&mut self.body, limits)?;
+        self.scan(limits);
+        Ok(())
+    }
+
+    fn scan(&mut self, limits: &Limits) {
+        if self.body.len() > limits.long_bytes_min {
+            self.outline.scan_framed(&self.body, limits);
+        }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.source.is_complete()
+    }
+}
+
+impl BodySource {
+    /// That of the body that follows a head, of at most `bytes_max` bytes.
     ///
     /// # Errors
     /// It is in a coding that is not supported, or larger than the limit.
     pub(super) fn new(head: &Head<'_>, bytes_max: usize) -> Result<Self, HttpError> {
         let coded = coded_body(head, bytes_max)?;
         let framing = match head.body() {
-            BodyLength::Coded(length) => {
+            BodyLength::Length(length) | BodyLength::Coded(length) => {
                 Framing::Length { missing: usize::try_from(length).unwrap_or(usize::MAX) }
             }
-            _ => Framing::Chunked { decoder: ChunkedDecoder::default(), has_ended: false },
+            BodyLength::None => Framing::Length { missing: 0 },
+            BodyLength::Chunked => {
+                Framing::Chunked { decoder: ChunkedDecoder::default(), has_ended: false }
+            }
         };
-        // Handlers see the body as if it had been sent without a coding.
-        let text = match coded {
-            Some(_) => without_headers(head.bytes(), &["Content-Encoding", "Content-Length"]),
-            None => head.bytes().to_vec(),
-        };
-        let (body, outline) = (Vec::new(), DocumentOutline::default());
-        Ok(Self { allowed_origin: None, head: text, bytes_max, framing, coded, body, outline })
+        Ok(Self { bytes_max, received: 0, framing, coded })
+    }
+
+    /// The head of the request as if the body had been sent without its coding, if it has one.
+    pub(super) fn decoded_head(&self, head: &Head<'_>) -> Option<Vec<u8>> {
+        self.coded.as_ref()?;
+        Some(without_headers(head.bytes(), &["Content-Encoding", "Content-Length"]))
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        let coded = self.coded.as_ref().map_or(0, CodedBody::held_bytes);
-        self.head.len() + self.body.capacity() + coded
+        self.coded.as_ref().map_or(0, CodedBody::held_bytes)
     }
 
-    /// The bytes of the body that have arrived.
+    /// The bytes that have arrived, before they are decoded.
     pub(super) fn received_len(&self) -> usize {
-        self.coded.as_ref().map_or(self.body.len(), CodedBody::received_len)
+        self.received
     }
 
-    pub(super) fn is_decoding(&self) -> bool {
+    pub(super) fn has_undecoded(&self) -> bool {
         self.coded.as_ref().is_some_and(CodedBody::has_undecoded)
     }
 
-    /// Takes bytes of the input, and decodes a piece. Returns how many bytes were taken.
-    pub(super) fn receive(&mut self, input: &[u8], limits: &Limits) -> Result<usize, HttpError> {
-        let into = self.coded.as_mut().map_or(&mut self.body, |coded| &mut coded.encoded);
+    pub(super) fn is_complete(&self) -> bool {
+        self.framing.has_ended() && !self.has_undecoded()
+    }
+
+    /// Whether the body ends within `input`.
+    pub(super) fn ends_within(&self, input: &[u8], limits: &Limits) -> bool {
+        let mut framing = self.framing.clone();
+        let taken = framing.take(input, &mut Vec::new(), self.bytes_max, limits);
+        taken.is_ok() && framing.has_ended()
+    }
+
+    /// Takes bytes of the input, and decodes a piece into `body`. Returns how many bytes were
+    /// taken.
+    pub(super) fn receive(
+        &mut self,
+        input: &[u8],
+        body: &mut Vec<u8>,
+        limits: &Limits,
+    ) -> Result<usize, HttpError> {
+        let into = self.coded.as_mut().map_or(&mut *body, |coded| &mut coded.encoded);
+        let before = into.len();
         let taken = self.framing.take(input, into, self.bytes_max, limits)?;
-        self.decode(limits)?;
+        self.received += into.len() - before;
+        self.decode(body, limits)?;
         Ok(taken)
     }
 
-    pub(super) fn decode(&mut self, limits: &Limits) -> Result<(), HttpError> {
-        if let Some(coded) = &mut self.coded {
-            coded.decode(&mut self.body, self.bytes_max, limits)?;
-            let is_whole = coded.has_undecoded() || coded.decoder.is_at_end();
-            if self.framing.has_ended() && !is_whole {
-                return Err(HttpError::ContentCodingMalformed);
-            }
+    /// Takes a part of the body from the input, which is borrowed if it can be. Returns how many
+    /// bytes were taken.
+    pub(super) fn receive_part<'a>(
+        &mut self,
+        input: &'a [u8],
+        limits: &Limits,
+    ) -> Result<(Cow<'a, [u8]>, usize), HttpError> {
+        if let (Framing::Length { missing }, None) = (&mut self.framing, &self.coded) {
+            let (part, _) = input.split_at(input.len().min(*missing));
+            *missing -= part.len();
+            self.received += part.len();
+            return Ok((Cow::Borrowed(part), part.len()));
         }
-        if self.body.len() > limits.long_bytes_min {
-            self.outline.scan_framed(&self.body, limits);
-        }
-        Ok(())
+        let mut part = Vec::new();
+        let taken = self.receive(input, &mut part, limits)?;
+        Ok((Cow::Owned(part), taken))
     }
 
-    pub(super) fn is_complete(&self) -> bool {
-        self.framing.has_ended() && !self.is_decoding()
+    /// Decodes a piece into `body`, if there is a coding.
+    pub(super) fn decode(&mut self, body: &mut Vec<u8>, limits: &Limits) -> Result<(), HttpError> {
+        let Some(coded) = &mut self.coded else { return Ok(()) };
+        coded.decode(body, self.bytes_max, limits)?;
+        let is_whole = coded.has_undecoded() || coded.is_at_end();
+        if self.framing.has_ended() && !is_whole {
+            return Err(HttpError::ContentCodingMalformed);
+        }
+        Ok(())
     }
 }
 
@@ -167,7 +255,7 @@ impl CodedBody {
 
     /// What has arrived for this decoder.
     pub(super) fn of(decoder: Decoder, encoded: Vec<u8>) -> Self {
-        Self { decoder, encoded, used: 0, used_before: 0, has_more: false }
+        Self { decoder, encoded, used: 0, used_before: 0, decoded: 0, has_more: false }
     }
 
     pub(super) fn held_bytes(&self) -> usize {
@@ -182,7 +270,12 @@ impl CodedBody {
         self.has_more || self.used < self.encoded.len()
     }
 
-    /// Decodes a piece, and appends it to the body.
+    /// Whether the body may end with what is decoded.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.decoder.is_at_end()
+    }
+
+    /// Decodes a piece, and appends it to the body, of which earlier pieces may be elsewhere.
     pub(super) fn decode(
         &mut self,
         body: &mut Vec<u8>,
@@ -201,7 +294,8 @@ impl CodedBody {
         }
         self.used += decoded.used;
         self.has_more = decoded.has_more;
-        self.check(body.len() + piece.len(), bytes_max, limits)?;
+        self.decoded += piece.len();
+        self.check(bytes_max, limits)?;
         body.extend_from_slice(&piece);
         if self.used == self.encoded.len() {
             self.used_before += self.used;
@@ -212,12 +306,12 @@ impl CodedBody {
     }
 
     /// Checks the length of what was decoded so far.
-    fn check(&self, len: usize, bytes_max: usize, limits: &Limits) -> Result<(), HttpError> {
-        if len > bytes_max {
+    fn check(&self, bytes_max: usize, limits: &Limits) -> Result<(), HttpError> {
+        if self.decoded > bytes_max {
             return Err(HttpError::DecodedBodyTooLarge { limit: bytes_max as u64 });
         }
         let allowed = (self.used_before + self.used).saturating_mul(limits.body_ratio_max);
-        if len > allowed.max(RATIO_FREE_BYTES) {
+        if self.decoded > allowed.max(RATIO_FREE_BYTES) {
             let limit = limits.body_ratio_max as u64;
             return Err(HttpError::BodyRatioTooLarge { limit });
         }

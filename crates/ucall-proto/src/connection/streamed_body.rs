@@ -1,44 +1,66 @@
 //! The state of a body that is passed to the service while it arrives, and of a WebSocket that an
 //! application has not accepted yet.
 
+use super::pieces::BodySource;
 use super::{WaitState, body_time};
 use crate::Limits;
-use crate::http1::ChunkedDecoder;
 use crate::rpc::CallNumber;
 
 /// A body that is passed on while it arrives.
 #[derive(Debug)]
 pub(super) struct StreamedBody {
     pub(super) number: CallNumber,
-    pub(super) framing: BodyFraming,
-    /// The longest one.
-    pub(super) bytes_max: usize,
-    pub(super) received: usize,
+    pub(super) follows: Follows,
+    /// Whether the service had no room for the piece that is decoded next.
+    pub(super) awaits_room: bool,
     /// Whether the connection ends after the body.
     pub(super) is_last: bool,
     /// The origin that may read its refusal.
     pub(super) allowed_origin: Option<Box<[u8]>>,
 }
 
-/// Where the body ends.
+/// What follows the head of the request.
 #[derive(Debug)]
-pub(super) enum BodyFraming {
-    Length {
-        left: usize,
-    },
-    Chunked(ChunkedDecoder),
-    /// There is none: what follows waits until the service has accepted a WebSocket, by a response
-    /// with this head, whose headers continue.
-    Upgrade {
-        accepted_head: Vec<u8>,
-    },
+#[expect(clippy::large_enum_variant, reason = "the body around it is in a box")]
+pub(super) enum Follows {
+    /// A body.
+    Body(BodySource),
+    /// Nothing: what does waits until the service has accepted a WebSocket, by a response with this
+    /// head, whose headers continue.
+    Upgrade { accepted_head: Vec<u8> },
 }
 
 impl StreamedBody {
-    pub(super) fn wait_state(&self, limits: &Limits) -> WaitState {
-        match self.framing {
-            BodyFraming::Upgrade { .. } => WaitState::Request,
-            _ => WaitState::Body { total: body_time(self.received, limits) },
+    fn source(&self) -> Option<&BodySource> {
+        match &self.follows {
+            Follows::Body(source) => Some(source),
+            Follows::Upgrade { .. } => None,
         }
+    }
+
+    pub(super) fn wait_state(&self, limits: &Limits) -> WaitState {
+        match self.source() {
+            None => WaitState::Request,
+            Some(source) => WaitState::Body { total: body_time(source.received_len(), limits) },
+        }
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.source().map_or(0, BodySource::held_bytes)
+    }
+
+    /// Whether a part has arrived that is not decoded.
+    pub(super) fn has_undecoded(&self) -> bool {
+        self.source().is_some_and(BodySource::has_undecoded)
+    }
+
+    /// Whether the next turn decodes a piece.
+    pub(super) fn is_decoding(&self) -> bool {
+        self.has_undecoded() && !self.awaits_room
+    }
+
+    /// Whether all of the body has arrived, with what is in the input.
+    pub(super) fn ends_within(&self, input: &[u8], limits: &Limits) -> bool {
+        self.source().is_some_and(|source| source.ends_within(input, limits))
     }
 }

@@ -27,6 +27,7 @@ mod secure;
 mod shared_memory;
 mod specification;
 #[path = "../tls/harness.rs"]
+mod streamed;
 #[allow(dead_code, reason = "the rest is for the tests that it belongs to")]
 mod tls;
 mod websocket;
