@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,3 +115,18 @@ def test_others_are_served_while_a_message_is_decoded(serve: Serve) -> None:
             answered += 1
         sender.join()
     assert ends == [-32700] and answered >= 10
+
+
+def test_a_message_that_is_not_whole(serve: Serve) -> None:
+    server = serve(echo, compression_min_bytes=100)
+    for cut in (1, 3, 20):
+        with connected(server) as client:
+            text = request("echo", [" ".join(map(str, range(100)))])
+            encoder = zlib.compressobj(wbits=-15)
+            payload = encoder.compress(text) + encoder.flush(zlib.Z_SYNC_FLUSH)
+            payload = payload.removesuffix(b"\x00\x00\xff\xff")[:-cut]
+            # A frame whose mask changes nothing.
+            client.socket.sendall(b"\xc1\xfe" + len(payload).to_bytes(2) + bytes(4) + payload)
+            with pytest.raises(ConnectionClosed) as closed:
+                client.recv()
+            assert closed.value.rcvd is not None and closed.value.rcvd.code == 1007

@@ -16,6 +16,10 @@ use crate::http1::HttpError;
 use crate::rpc::{DocumentOutline, Service};
 use crate::websocket::{Event, MESSAGE_TAIL, MessageKind, WebSocketError};
 
+/// A last block without data. A decoder is at its end after it, and after the end of a message, if
+/// it was between blocks before. In a message that was cut within one, these are some of its data.
+const LAST_BLOCK: [u8; 5] = [1, 0, 0, 0xff, 0xff];
+
 /// A message that has arrived, and is not decoded.
 #[derive(Debug)]
 pub(super) struct InflatingMessage {
@@ -27,8 +31,7 @@ pub(super) struct InflatingMessage {
 }
 
 impl InflatingMessage {
-    fn new(kind: MessageKind, mut encoded: Vec<u8>) -> Option<Self> {
-        encoded.extend_from_slice(&MESSAGE_TAIL);
+    fn new(kind: MessageKind, encoded: Vec<u8>) -> Option<Self> {
         Decoder::of_deflate().map(|decoder| {
             let coded = CodedBody::of(decoder, encoded);
             Self { kind, coded, payload: Vec::new(), outline: DocumentOutline::default() }
@@ -46,6 +49,23 @@ impl InflatingMessage {
 
     /// Decodes a piece. Returns whether it was the last.
     fn decode(&mut self, limits: &Limits) -> Result<bool, WebSocketError> {
+        self.decode_piece(limits)?;
+        if self.coded.has_undecoded() {
+            return Ok(false);
+        }
+        if !self.coded.is_at_end() {
+            let len = self.payload.len();
+            self.coded.push(&MESSAGE_TAIL);
+            self.coded.push(&LAST_BLOCK);
+            self.decode_piece(limits)?;
+            if self.payload.len() > len || !self.coded.is_at_end() {
+                return Err(WebSocketError::CompressionMalformed);
+            }
+        }
+        Ok(true)
+    }
+
+    fn decode_piece(&mut self, limits: &Limits) -> Result<(), WebSocketError> {
         let bytes_max = limits.body_bytes_max;
         self.coded.decode(&mut self.payload, bytes_max, limits).map_err(|error| match error {
             HttpError::DecodedBodyTooLarge { .. } => {
@@ -59,7 +79,7 @@ impl InflatingMessage {
         if self.kind == MessageKind::Text && self.payload.len() > limits.long_bytes_min {
             self.outline.scan_framed(&self.payload, limits);
         }
-        Ok(!self.coded.has_undecoded())
+        Ok(())
     }
 }
 

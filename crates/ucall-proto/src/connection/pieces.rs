@@ -270,6 +270,11 @@ impl CodedBody {
         self.has_more || self.used < self.encoded.len()
     }
 
+    /// Adds bytes that follow those that have arrived.
+    pub(super) fn push(&mut self, encoded: &[u8]) {
+        self.encoded.extend_from_slice(encoded);
+    }
+
     /// Whether the body may end with what is decoded.
     pub(super) fn is_at_end(&self) -> bool {
         self.decoder.is_at_end()

@@ -160,9 +160,11 @@ fn a_last_block_may_have_any_place() {
     let mut encoder = DeflateEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(sum(1).as_bytes()).unwrap();
     // RFC 7692, section 7.2.3.4.
-    let payload = [encoder.finish().unwrap(), vec![0]].concat();
-    let sent = frame(TEXT | RSV1, payload);
-    assert_eq!(answer(&mut socket(), &[&sent]), texts(&[sum_reply(1)]));
+    let block = encoder.finish().unwrap();
+    for payload in [[&block[..], &[0]].concat(), block] {
+        let sent = frame(TEXT | RSV1, payload);
+        assert_eq!(answer(&mut socket(), &[&sent]), texts(&[sum_reply(1)]));
+    }
 }
 
 #[test]
@@ -190,6 +192,37 @@ fn broken_data_is_refused() {
     let mut limits = limits();
     limits.frame_bytes_max = 10;
     assert_eq!(closed(&mut socket_with(limits, OFFER), &compressed(echo(50))).0, 1009);
+}
+
+#[test]
+fn a_message_that_is_cut_within_a_block_is_refused() {
+    let text = format!("[{}]", noise(2_000));
+    let blocks = [deflate(&text), stored(text.as_bytes()), deflate(echo(2_000))];
+    for whole in blocks {
+        assert_eq!(answer(&mut socket(), &[&frame(TEXT | RSV1, &whole)]).len(), 1);
+        // One byte of the stored block alone is an empty message.
+        for cut in 1..whole.len() - 1 {
+            let sent = frame(TEXT | RSV1, &whole[..whole.len() - cut]);
+            let (code, reason) = closed(&mut socket(), &sent);
+            assert_eq!((code, &*reason), (1007, "expected a message in deflate"), "{cut}");
+        }
+    }
+}
+
+/// A text in a block that is not compressed, and the empty one of a flush.
+fn stored(text: &[u8]) -> Vec<u8> {
+    let len = text.len() as u16;
+    [&[0][..], &len.to_le_bytes(), &(!len).to_le_bytes(), text, &[0]].concat()
+}
+
+/// Numbers that do not become much shorter.
+fn noise(len: usize) -> String {
+    let mut state = 1_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        char::from(b'1' + (state >> 24) as u8 % 9)
+    };
+    (0..len).map(|_| next()).collect()
 }
 
 #[test]
