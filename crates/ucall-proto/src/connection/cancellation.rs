@@ -13,6 +13,9 @@
 //! | another | waits |
 //! | more than [`SEARCHED_BYTES_MAX`] of input | reading pauses |
 //!
+//! The frames to an application without room for them are searched for control frames, too. Before
+//! a Close frame all others are passed on to it.
+//!
 //! The time is proportional to the input: only requests that have begun pay for a second search.
 
 use std::mem;
@@ -132,14 +135,14 @@ impl PlainConnection {
     ) -> bool {
         let is_between_messages = match &self.protocol {
             Protocol::Raw(raw) => !raw.is_partial(),
-            Protocol::WebSocket(socket) if socket.mounted_by().is_some() => return false,
+            Protocol::WebSocket(socket) if socket.mounted_by().is_some() => true,
             Protocol::WebSocket(socket) => socket.bytes_needed() == 0,
             _ => return false,
         };
         let mut search = self.search.take().unwrap_or_default();
         search.advance(used);
-        let waits_for_calls = self.waits_for_calls(environment.limits);
-        let may_search = waits_for_calls && is_between_messages && !search.is_over;
+        let waits = self.is_mounted_websocket() || self.waits_for_calls(environment.limits);
+        let may_search = waits && is_between_messages && !search.is_over;
         let mut has_run = false;
         if may_search && !self.is_output_full(environment) {
             has_run = self.search_input(&mut search, environment);
@@ -173,7 +176,7 @@ impl PlainConnection {
             }
         }
         search.searched = kept;
-        let has_run = read > kept;
+        let has_run = read > kept || self.is_mounted_ending();
         if self.reading.takes_requests() {
             input.drain(kept..read);
             self.input = input;
@@ -195,9 +198,19 @@ impl PlainConnection {
             let is_urgent = self.cancels_running(document, search, environment);
             return if is_urgent { Found::Urgent(len) } else { Found::Other(len) };
         }
-        match peek_frame(rest, environment.limits.id_bytes_max + CANCEL_REQUEST_BYTES_MAX) {
+        let is_mounted = self.is_mounted_websocket();
+        let text_bytes_max = match is_mounted {
+            true => 0,
+            false => environment.limits.id_bytes_max + CANCEL_REQUEST_BYTES_MAX,
+        };
+        match peek_frame(rest, text_bytes_max) {
             Ok(None) => Found::Nothing,
-            Ok(Some((len, PeekedFrame::Control))) => Found::Urgent(len),
+            Ok(Some((_, PeekedFrame::Close))) if is_mounted => {
+                self.end_mounted_input();
+                Found::Nothing
+            }
+            Ok(Some((len, PeekedFrame::Control | PeekedFrame::Close))) => Found::Urgent(len),
+            Ok(Some((len, _))) if is_mounted => Found::Other(len),
             Ok(Some((len, PeekedFrame::Text(text))))
                 if self.cancels_running(&text, search, environment) =>
             {
@@ -240,6 +253,10 @@ impl PlainConnection {
     }
 
     fn run_urgent<S: Service>(&mut self, bytes: &mut [u8], environment: &mut Environment<'_, S>) {
+        if self.is_mounted_websocket() {
+            self.read_mounted_frame(bytes, environment);
+            return;
+        }
         if self.is_websocket() {
             self.run_frame(bytes, environment);
             return;

@@ -90,11 +90,8 @@ impl PlainConnection {
         let since = self.waiting_since;
         match self.wait_state {
             WaitState::Handshake => Some(since + limits.handshake_timeout),
-            WaitState::Request => {
-                let idle_end = self.idle_time(limits).map(|time| since + time);
-                let end = limits.lifetime.map(|lifetime| self.accepted_at + lifetime);
-                idle_end.into_iter().chain(end).min()
-            }
+            WaitState::Request => self.idle_end(limits),
+            WaitState::Replies if self.waits_for_application() => self.idle_end(limits),
             WaitState::Head => Some(since + limits.head_timeout),
             WaitState::Body { total } => {
                 Some((self.last_received_at + limits.body_timeout).min(since + total))
@@ -102,6 +99,12 @@ impl PlainConnection {
             WaitState::Replies => self.comment_due(),
             WaitState::End => Some(since + limits.discard_timeout),
         }
+    }
+
+    fn idle_end(&self, limits: &Limits) -> Option<Instant> {
+        let idle_end = self.idle_time(limits).map(|time| self.waiting_since + time);
+        let end = limits.lifetime.map(|lifetime| self.accepted_at + lifetime);
+        idle_end.into_iter().chain(end).min()
     }
 
     /// When a quiet connection gives way to a new one, and since when it has been quiet; `None`
@@ -158,7 +161,8 @@ impl PlainConnection {
         // A peer that sends without a pause has always begun another request.
         let is_other = mem::discriminant(&wait_state) != mem::discriminant(&self.wait_state)
             || self.requests != self.requests_at_wait;
-        if is_other || wait_state == WaitState::Request {
+        let is_idle = wait_state == WaitState::Request || self.waits_for_application();
+        if is_other || is_idle {
             (self.waiting_since, self.requests_at_wait) = (environment.now, self.requests);
         }
         (self.wait_state, self.last_received_at) = (wait_state, environment.now);

@@ -29,6 +29,10 @@ impl PlainConnection {
         is_truncated: bool,
         environment: &mut Environment<'_, S>,
     ) {
+        if self.waits_for_application() {
+            self.end_mounted_input();
+            self.process_input(environment);
+        }
         self.decode_at_end(environment);
         if matches!(self.protocol, Protocol::Http(_))
             && !self.exchanges.is_empty()

@@ -35,6 +35,7 @@ mod http_route;
 mod http_stream;
 mod inflating;
 mod items;
+mod keepalive;
 mod long;
 mod mcp;
 mod mcp_response;
@@ -315,6 +316,9 @@ impl PlainConnection {
             (WaitState::Body { .. }, Protocol::WebSocket(_)) => {
                 self.refuse_slow_message(environment);
             }
+            (WaitState::Replies, Protocol::WebSocket(_)) if self.waits_for_application() => {
+                self.ping_or_close(environment);
+            }
             (WaitState::Head | WaitState::Body { .. }, Protocol::Http(_)) => {
                 let head = matches!(self.wait_state, WaitState::Head);
                 self.refuse_timeout(head, environment);
@@ -444,6 +448,9 @@ impl PlainConnection {
     /// Stores the rest of the input. Without memory for it, replies that the client may retry.
     #[inline(never)]
     fn buffer_input<S: Service>(&mut self, rest: &[u8], environment: &mut Environment<'_, S>) {
+        if let Protocol::WebSocket(socket) = &mut self.protocol {
+            socket.pings = 0;
+        }
         let rest = match &mut self.tail {
             Some(tail) => tail.receive(rest),
             None if self.input.is_empty() => self.begin_large_body(rest, environment),

@@ -7,8 +7,10 @@
 //! | the same | Ping: Pong; Close: the end | the payload of a Close frame, as its result: the end |
 //!
 //! Pings, limits and the end of a connection are those of the WebSockets of calls (`websocket.rs`).
-//! While the service has no room, the frames wait in the input, Pings among them, and the
-//! connection receives none: what precedes a Close frame reaches the service.
+//! While the service has no room, messages wait in the input, in which control frames are found
+//! (`cancellation.rs`); what precedes a Close frame reaches the service, whatever its room. Above a
+//! limit the connection receives no more. Pongs are not read then, so it ends if the service takes
+//! nothing for the time of a silent peer.
 
 use super::exchange::ExchangeReply;
 use super::http::Http;
@@ -72,8 +74,7 @@ impl PlainConnection {
         let number = CallNumber { request: self.requests + 1, item: 0 };
         let (follows, awaits_room) = (Follows::Upgrade { accepted_head }, false);
         let (is_last, allowed_origin) = (true, None);
-        let body = StreamedBody { number, framing, bytes_max, received, is_last, allowed_origin };
-        self.set_body(body);
+        self.set_body(StreamedBody { number, follows, awaits_room, is_last, allowed_origin });
         self.run_streamed_route(head, &reply_headers, environment);
         if self.exchanges.is_empty() {
             self.discard_input();
@@ -109,6 +110,11 @@ impl PlainConnection {
         {
             used += count;
         }
+        if used > 0
+            && let Protocol::WebSocket(socket) = &mut self.protocol
+        {
+            socket.pings = 0;
+        }
         if used > 0 && environment.drain == Drain::Refusing && self.reading.takes_requests() {
             self.close_websocket(CloseCode::GOING_AWAY, SERVER_CLOSES, environment);
         }
@@ -127,10 +133,22 @@ impl PlainConnection {
         if rest.len() < socket.bytes_needed {
             return Step::Incomplete;
         }
-        if is_full || !environment.service.takes_body(number) {
+        let has_room = !is_full && environment.service.takes_body(number);
+        if !has_room && !socket.is_ending {
             self.reading.handle(ReadEvent::Wait);
             return Step::Incomplete;
         }
+        self.read_mounted_frame(rest, environment)
+    }
+
+    /// Handles the frame that `rest` starts with, if it is complete.
+    pub(super) fn read_mounted_frame<S: Service>(
+        &mut self,
+        rest: &mut [u8],
+        environment: &mut Environment<'_, S>,
+    ) -> Step {
+        let Protocol::WebSocket(socket) = &mut self.protocol else { return Step::Incomplete };
+        let Some(number) = socket.mounted_by() else { return Step::Incomplete };
         let had_head = std::mem::take(&mut socket.bytes_needed) > 0;
         match socket.reader.read(rest, &message_limits(environment.limits)) {
             Ok(Progress::Frame { len, event }) => {
@@ -178,6 +196,23 @@ impl PlainConnection {
                 self.close_websocket(answer, "", environment);
             }
         }
+    }
+
+    /// The client sends nothing more: what has arrived is passed on, whatever the room.
+    pub(super) fn end_mounted_input(&mut self) {
+        if let Protocol::WebSocket(socket) = &mut self.protocol {
+            socket.is_ending = socket.mounted_by().is_some();
+        }
+    }
+
+    /// Whether what has arrived for an application is passed on, whatever the room.
+    pub(super) fn is_mounted_ending(&self) -> bool {
+        matches!(&self.protocol, Protocol::WebSocket(socket) if socket.is_ending)
+    }
+
+    /// Whether messages of an application wait, because it has no room.
+    pub(super) fn waits_for_application(&self) -> bool {
+        self.reading.is_paused() && self.is_mounted_websocket()
     }
 
     /// Tells the application of an open WebSocket that the server closes it.

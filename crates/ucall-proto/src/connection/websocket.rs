@@ -10,7 +10,7 @@
 //! | a violation of the protocol or a limit | see [`WebSocketError`] |
 //! | a binary message that begins as no JSON | 1003 |
 //! | a message that is not complete in time, or `unanswered_pings_max` | 1008 |
-//! | no memory for a message that begins | 1013 |
+//! | no memory for a message that begins, or an application that receives nothing | 1013 |
 //! | a drain, `exchanges_max`, `lifetime` | 1001, after the replies |
 //! | the end of the stream without a Close frame | none |
 //!
@@ -66,14 +66,16 @@ pub(super) struct WebSocket {
     pub(super) inflated: usize,
     /// That frame, if it is a long message, once much of it has arrived.
     pub(super) long: Option<Box<LongFrame>>,
-    /// Pings since the last byte of the peer.
-    pings: usize,
+    /// Pings since the last byte of the peer, or the last one that its application has taken.
+    pub(super) pings: usize,
     /// The Close frame is written, after which nothing may follow.
     is_closed: bool,
     /// The caller, if the service requires authentication.
     identity: Option<CallerIdentity>,
     /// The request by which an application has the messages, if one has.
     mounted: Option<CallNumber>,
+    /// Whether its client sends nothing more.
+    pub(super) is_ending: bool,
 }
 
 /// A long message, and its requests.
@@ -266,9 +268,12 @@ impl PlainConnection {
         bytes: &mut [u8],
         environment: &mut Environment<'_, S>,
     ) -> usize {
+        let waits_for_application = self.waits_for_application();
         self.reading.handle(ReadEvent::Run);
         if let Protocol::WebSocket(socket) = &mut self.protocol {
-            (socket.pings, socket.inflated) = (0, 0);
+            if !waits_for_application {
+                (socket.pings, socket.inflated) = (0, 0);
+            }
             if socket.mounted.is_some() {
                 return self.process_mounted_frames(bytes, environment);
             }
@@ -494,28 +499,6 @@ impl PlainConnection {
         let pending = socket.writer.begin(out);
         reply.write(out);
         socket.writer.end(out, pending, Opcode::Text);
-    }
-
-    /// The peer was silent for `ping_interval`: sends a Ping, or closes after too many.
-    #[cold]
-    pub(super) fn ping_or_close<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
-        let limits = environment.limits;
-        if limits.lifetime.is_some_and(|lifetime| environment.now >= self.accepted_at + lifetime) {
-            return match self.is_mounted_websocket() {
-                true => self.close_websocket(CloseCode::GOING_AWAY, SERVER_CLOSES, environment),
-                false => self.go_away(environment.out),
-            };
-        }
-        let Protocol::WebSocket(socket) = &mut self.protocol else { return };
-        if socket.is_silent(limits) {
-            let pings = limits.unanswered_pings_max;
-            let reason = format!("expected a reply to {pings} pings (max_unanswered_pings)");
-            return self.close_websocket(CloseCode::POLICY_VIOLATION, &reason, environment);
-        }
-        socket.pings += 1;
-        if !socket.is_silent(limits) {
-            write_frame(environment.out, Opcode::Ping, b"");
-        }
     }
 
     /// The peer did not send the rest of a message in time.

@@ -114,8 +114,10 @@ pub enum Progress<'a> {
 /// A frame of a client that waits to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeekedFrame {
-    /// A Ping, Pong or Close frame, which may come between others.
+    /// A Ping or Pong frame, which may come between others.
     Control,
+    /// A Close frame, which may, too.
+    Close,
     /// A whole text message.
     Text(Vec<u8>),
     /// A longer one, or another.
@@ -140,7 +142,8 @@ pub fn peek_frame(
     let Some(payload) = input.get(head.len..len) else { return Ok(None) };
     let frame = match head.opcode {
         _ if is_compressed => PeekedFrame::Other,
-        Opcode::Close | Opcode::Ping | Opcode::Pong => PeekedFrame::Control,
+        Opcode::Close => PeekedFrame::Close,
+        Opcode::Ping | Opcode::Pong => PeekedFrame::Control,
         Opcode::Text if head.is_final && payload.len() <= text_bytes_max => {
             let mut text = payload.to_vec();
             unmask(&mut text, head.key);

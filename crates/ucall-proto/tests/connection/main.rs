@@ -21,13 +21,14 @@ mod limits;
 mod long;
 mod members;
 mod memory;
+mod mounted_websocket;
 mod raw;
 mod routes;
 mod secure;
 mod shared_memory;
 mod specification;
-#[path = "../tls/harness.rs"]
 mod streamed;
+#[path = "../tls/harness.rs"]
 #[allow(dead_code, reason = "the rest is for the tests that it belongs to")]
 mod tls;
 mod websocket;
