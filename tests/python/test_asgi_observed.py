@@ -40,6 +40,11 @@ async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": status})
     if name == "parts":
         await send({"type": "http.response.body", "body": bytes(100_000), "more_body": True})
+    if name == "cut":
+        await send({"type": "http.response.body", "body": bytes(1_000), "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        return
     await send({"type": "http.response.body", "body": b"body"})
 
 server = ucall.Server(port=0, observability=ucall.Observability(access_log=sys.argv[1]))
@@ -105,9 +110,14 @@ def test_a_client_that_leaves_and_a_websocket_have_lines() -> None:
             socket.send("text")
             socket.recv()
 
-    lines = [json.loads(line) for line in logged("json", leave, talk)]
+    def cut(client: httpx.Client) -> None:
+        with client.stream("GET", "/app/cut") as response:
+            assert len(next(response.iter_raw(1_000))) == 1_000
+
+    lines = [json.loads(line) for line in logged("json", leave, cut, talk)]
     # A frame with its head.
     assert sorted((line["method"], line["code"], line["bytes_out"]) for line in lines) == [
+        ("GET /app/cut", -32800, 1_000),
         ("GET /app/never", -32800, 0),
         ("GET /app/socket", 101, 10),
     ]
@@ -137,6 +147,20 @@ def test_requests_are_among_the_metrics(engine: str) -> None:
     assert calls(found, "/app/*") == 2
     assert calls(found, "/app/*", "404") == 2
     assert calls(found, "/app/*", "500") == 1
+
+
+def test_a_response_that_its_client_cuts_is_among_the_metrics(engine: str) -> None:
+    async def app(scope: Any, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"part", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    with mounted(engine, app, metrics=True) as server:
+        with httpx.stream("GET", f"http://{HOST}:{server.port}") as response:
+            assert next(response.iter_raw()) == b"part"
+        assert eventually(lambda: calls(samples(server.port), "/*", "-32800") == 1)
 
 
 def test_a_websocket_is_among_the_metrics_at_its_end(engine: str) -> None:

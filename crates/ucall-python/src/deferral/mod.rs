@@ -341,7 +341,7 @@ impl Deferral {
                 let outcome = DeferredOutcome::Text(outcome);
                 self.calls.push_front(std::iter::once((token, outcome)));
             }
-            None => self.remove_cancelled(token, exchange.as_ref().filter(|_| is_open)),
+            None => self.remove_cancelled(token, exchange.as_ref(), is_open),
         }
     }
 
@@ -372,12 +372,18 @@ impl Deferral {
     }
 
     /// Removes a call whose caller has left, which is no fault if it had an open WebSocket.
-    fn remove_cancelled(&mut self, token: Token, open: Option<&Arc<DropAttached<Exchange>>>) {
+    fn remove_cancelled(
+        &mut self,
+        token: Token,
+        exchange: Option<&Arc<DropAttached<Exchange>>>,
+        is_open: bool,
+    ) {
         let Some(mut entry) = self.calls.remove(token) else { return };
         let Some(call) = entry.call() else { return };
         let (running, now) = (call.running.take(), Instant::now());
-        if let Some(exchange) = open {
-            Self::record_mounted(exchange, None, running, call.logged.take(), now);
+        if let Some(exchange) = exchange {
+            let error = (!is_open).then_some(RpcError::REQUEST_CANCELLED);
+            Self::record_mounted(exchange, error, running, call.logged.take(), now);
         } else if let Some(running) = running {
             running.record(Some(RpcError::REQUEST_CANCELLED), now);
         }
