@@ -10,6 +10,7 @@ from ucall._functions import signatures
 from ucall._server import checked
 
 if TYPE_CHECKING:
+    from ucall._asgi.mount import Application
     from ucall._core import Call, Context
     from ucall.types.registry import TypeRegistry
 
@@ -193,6 +194,9 @@ class Spans(Protocol):
 
     def address(self) -> Address:
         """The address of the server, for the spans that other processes make."""
+
+    def mounted(self, app: Application, prefix: str, /) -> Application:
+        """The application at a path with spans of its requests."""
 
 
 def register(

@@ -12,6 +12,7 @@ from ucall._server import checked
 if TYPE_CHECKING:
     from ucall._asgi.mount import Application
     from ucall._functions.methods import Methods
+    from ucall._functions.registration import Spans
     from ucall._server.lifespan import LifespanHooks
 
 __all__ = ["RouteFunctions"]
@@ -23,6 +24,7 @@ class RouteFunctions:
     methods: Methods
     is_async: bool
     _core: _core.Server
+    _spans: Spans | None
     #: The paths of calls.
     _paths: Sequence[str]
     _threads: bool
@@ -94,4 +96,5 @@ class RouteFunctions:
         hooks.shutdown.append(lifespan.shutdown)
         self.is_async = True
         replaces_page = not prefix and "GET" not in self._page_methods.get("/", ["GET"])
-        _core.insert_mount(self._core, prefix, app, lifespan.state, replaces_page)
+        traced = app if self._spans is None else self._spans.mounted(app, prefix)
+        _core.insert_mount(self._core, prefix, traced, lifespan.state, replaces_page)

@@ -31,6 +31,7 @@ from ucall._workers.process_role import UNIX
 from ucall.errors import RPCError, find_rpc_error
 
 if TYPE_CHECKING:
+    from ucall._asgi.mount import Application
     from ucall._core import Context
     from ucall._functions.registration import Hooks, Registration
     from ucall._functions.signatures import Parameter
@@ -109,6 +110,12 @@ class CallSpans:
         """The address of the server, for the spans that other processes make."""
         server = self._server()
         return Address("", None) if server is None else Address(server.host, server.port)
+
+    def mounted(self, app: Application, prefix: str) -> Application:
+        """The application at a path with spans of its requests."""
+        from ucall._tracing.mounted import TracedApplication
+
+        return TracedApplication(app, prefix, self._tracer)
 
     def call(self, ctx: Context) -> CallSpan:
         """The span of one call."""
