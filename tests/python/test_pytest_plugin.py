@@ -1,0 +1,105 @@
+"""The fixture `ucall_client` that pytest finds by itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+APP = """
+import ucall
+
+server, other = ucall.Server(), ucall.Server()
+events = []
+
+@server
+def sum(a: int, b: int) -> int:
+    return a + b
+
+@other
+def user(ctx: ucall.Context) -> str:
+    return ctx.headers.get("x-user", "")
+
+for it in (server, other):
+    it.on_startup(lambda: events.append("start"))
+    it.on_shutdown(lambda: events.append("stop"))
+"""
+
+
+def run_pytest(folder: Path, test: str, *options: str) -> str:
+    """What pytest writes about a module, without the plugins of our own tests."""
+    (folder / "app.py").write_text(APP)
+    (folder / "test_it.py").write_text(test)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    command.append("test_it.py")
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    return ran.stdout + ran.stderr
+
+
+def test_a_client_that_ends_with_the_test(tmp_path: Path) -> None:
+    written = run_pytest(
+        tmp_path,
+        """
+import app
+
+def test_two_servers(ucall_client):
+    client = ucall_client(app.server)
+    other = ucall_client(app.other, headers={"X-User": "ada"}, transport="http")
+    assert client.sum(2, 3).json == 5 and other.user().json == "ada"
+    assert app.events == ["start", "start"]
+
+def test_they_have_stopped():
+    assert app.events == ["start", "start", "stop", "stop"]
+
+def test_again(ucall_client):
+    assert ucall_client(app.server, transport="ws").sum(1, 1).json == 2
+""",
+    )
+    assert "3 passed" in written and "warning" not in written, written
+
+
+def test_ucall_is_imported_for_the_fixture_alone(tmp_path: Path) -> None:
+    written = run_pytest(
+        tmp_path,
+        """
+import sys
+
+def test_without():
+    assert "pytest_ucall" in sys.modules and "ucall" not in sys.modules
+
+def test_not_called(ucall_client):
+    assert "ucall" not in sys.modules
+""",
+    )
+    assert "2 passed" in written, written
+
+
+def test_fixtures_of_the_same_names_are_the_user_s(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        """
+import pytest
+
+@pytest.fixture
+def ucall_client():
+    return "own"
+
+@pytest.fixture
+def client():
+    return "client"
+"""
+    )
+    test = """
+def test_own(ucall_client, client):
+    assert (ucall_client, client) == ("own", "client")
+"""
+    written = run_pytest(tmp_path, test)
+    assert "1 passed" in written, written
+
+
+def test_without_the_plugin(tmp_path: Path) -> None:
+    test = """
+def test_absent(ucall_client):
+    pass
+"""
+    written = run_pytest(tmp_path, test, "-p", "no:ucall")
+    assert "fixture 'ucall_client' not found" in written, written
