@@ -78,6 +78,25 @@ def test_calls(open_page: OpenPage, serve: Serve, url: str) -> None:
     assert run(open_page(port), url.format(port), CALLS) == RESULTS
 
 
+PAGE = """<!doctype html><title>Sum</title><p id="sum"></p><script type="module">
+import { Client } from "./api/rpc/ucall.js";
+const client = new Client(URL);
+document.querySelector("#sum").textContent = await client.call("sum", [2, 3]);
+</script>"""
+
+
+@pytest.mark.parametrize("url", ["'api/rpc'", "`ws://${location.host}/api/rpc`"])
+def test_a_page_of_a_server_at_a_path(open_page: OpenPage, serve: Serve, url: str) -> None:
+    server = serve(path="/api/rpc")
+
+    @server.http("/")
+    def page(request: ucall.HttpRequest) -> ucall.HttpResponse:
+        return ucall.HttpResponse(PAGE.replace("URL", url), content_type="text/html")
+
+    opened = open_page(server.port, "?")
+    api.expect(opened.locator("#sum")).to_have_text("5", timeout=WAIT_MS)
+
+
 @pytest.mark.parametrize("scheme", ["ws", "http"])
 def test_a_token_from_an_allowed_origin(open_page: OpenPage, serve: Serve, scheme: str) -> None:
     """Over HTTP the browser asks with a preflight."""

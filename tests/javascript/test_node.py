@@ -85,6 +85,10 @@ def test_compressed_replies(run_node: RunNode, serve: Serve) -> None:
     run_node("--test", "compression.test.mjs", PORT=server.port)
 
 
+def test_at_a_path(run_node: RunNode, serve: Serve) -> None:
+    run_node("--test", "path.test.mjs", PORT=serve(path="/api/rpc").port)
+
+
 def test_with_a_worker_that_is_replaced(run_node: RunNode, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(PID)
     command = [sys.executable, "-m", "ucall", "app:server", "--workers", "1"]
