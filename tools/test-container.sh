@@ -10,8 +10,8 @@ source tools/debian-root.sh
 enter_namespaces "$@"
 
 readonly folder=$PWD/.bench/container
-readonly root=$folder/root context=$folder/context
-variables=() directory=/ user=root command='' health=''
+readonly context=$folder/context
+root=$folder/root variables=() directory=/ user=root command='' health=''
 
 remove_roots() {
     local each
