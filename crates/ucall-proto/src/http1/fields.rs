@@ -52,6 +52,10 @@ fn classify_non_field<'a>(name: &[u8], rest: &[u8]) -> Result<Line<'a>, HttpErro
     }
 }
 
+/// The media types of streams.
+pub(crate) const EVENTS_TYPE: &str = "text/event-stream";
+pub(crate) const LINES_TYPE: &str = "application/x-ndjson";
+
 /// Values that change from one request to the next of a client.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Variable {
@@ -84,6 +88,8 @@ pub(super) struct HeaderState {
     pub coding: ContentCoding,
     /// There is an `Accept-Encoding`.
     pub accepts_coding: bool,
+    /// `Accept` names a type of streams.
+    pub accepts_streams: bool,
     /// The values that may differ in an otherwise equal head; empty without the header.
     variable: Variable,
     content_length: Option<u64>,
@@ -110,6 +116,10 @@ impl HeaderState {
             6 if is_header(name, b"Expect") => self.record_expect(value),
             6 if is_header(name, b"Cookie") => {
                 self.variable.cookie = span;
+                Ok(())
+            }
+            6 if is_header(name, b"Accept") => {
+                self.record_accept(value);
                 Ok(())
             }
             10 if is_header(name, b"Connection") => {
@@ -160,6 +170,14 @@ impl HeaderState {
         }
         self.expects_continue = true;
         Ok(())
+    }
+
+    fn record_accept(&mut self, value: &[u8]) {
+        let begins_with = |range: &[u8], name: &str| {
+            range.get(..name.len()).is_some_and(|it| it.eq_ignore_ascii_case(name.as_bytes()))
+        };
+        self.accepts_streams |= list(value)
+            .any(|range| begins_with(range, EVENTS_TYPE) || begins_with(range, LINES_TYPE));
     }
 
     fn record_connection(&mut self, value: &[u8]) {

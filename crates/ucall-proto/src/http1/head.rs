@@ -30,6 +30,8 @@ pub(super) struct ParsedHead {
     pub host: Option<Span>,
     pub origin: Option<Span>,
     pub timeout_ms: Option<u64>,
+    /// `Accept` names a type of streams.
+    pub accepts_streams: bool,
     pub headers: Span,
     /// Whether nothing but its target is against the fast path.
     pub is_plain: bool,
@@ -251,6 +253,12 @@ impl<'a> Head<'a> {
     #[inline]
     pub fn timeout_ms(&self) -> Option<u64> {
         self.parsed.timeout_ms
+    }
+
+    /// Whether `Accept` names a media type of streams, which it may also refuse.
+    #[inline]
+    pub(crate) fn accepts_streams(&self) -> bool {
+        self.parsed.accepts_streams
     }
 
     /// All header lines, each with its CRLF, without the blank line. See [`Head::headers`].

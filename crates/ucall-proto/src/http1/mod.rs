@@ -40,6 +40,7 @@ pub use call_paths::CallPaths;
 pub use chunked::{ChunkedDecoder, ChunkedLimits, Progress};
 pub use date::{DATE_BYTES, civil_date, date_text};
 pub use error::HttpError;
+pub(crate) use fields::{EVENTS_TYPE, LINES_TYPE};
 pub use forwarded::{ForwardedClient, InvalidProxy, TrustedProxies};
 pub use head::{BodyLength, ContentCoding, Head, Headers, Target, Version};
 pub(crate) use head::{begun_path, without_headers};

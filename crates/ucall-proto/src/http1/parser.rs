@@ -282,6 +282,7 @@ impl PartialHead {
             host,
             origin: header_state.origin,
             timeout_ms: header_state.timeout_ms,
+            accepts_streams: header_state.accepts_streams,
             headers: Span { start: self.headers_at, end: self.line_at },
             is_plain: version == Version::Http11
                 && keep_alive

@@ -5,7 +5,7 @@
 
 use super::Call;
 use super::route::ROUTE_ID;
-use crate::http1::{Head, Version};
+use crate::http1::{EVENTS_TYPE, Head, LINES_TYPE, Version};
 
 /// How the items of one call are framed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +59,7 @@ impl Call<'_> {
 impl ItemFormat {
     /// The first streamed media type that the `Accept` header of a request names.
     pub(crate) fn accepted_by(head: &Head<'_>) -> Option<Self> {
-        if head.version() == Version::Http10 {
+        if !head.accepts_streams() || head.version() == Version::Http10 {
             return None;
         }
         let values = head.headers().named("accept");
@@ -78,8 +78,8 @@ impl ItemFormat {
     /// Its media type over HTTP.
     pub(crate) fn media_type(self) -> &'static str {
         match self {
-            Self::Events => "text/event-stream",
-            Self::Lines => "application/x-ndjson",
+            Self::Events => EVENTS_TYPE,
+            Self::Lines => LINES_TYPE,
             Self::Messages => "application/json",
         }
     }

@@ -124,6 +124,8 @@ fn http_streams_events_or_lines_in_chunks_and_the_reply_last() {
         ("text/event-stream", "text/event-stream", "data: ", "\n\n"),
         ("application/json, Text/Event-Stream;q=0.5", "text/event-stream", "data: ", "\n\n"),
         ("application/x-ndjson", "application/x-ndjson", "", "\n"),
+        ("a/b, application/X-NDJSON ;q=1\r\nAccept: */*", "application/x-ndjson", "", "\n"),
+        ("*/*\r\naccept: text/event-stream", "text/event-stream", "data: ", "\n\n"),
     ] {
         let mut driver = Driver::new();
         driver.receive(post_accepting(accept, &call(4)).as_bytes());
