@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from typing import Any
 
@@ -11,7 +12,7 @@ from hooking import NewServer, new_server, plain
 from serving import Serve
 
 import ucall
-from harness import Wire, http, request
+from harness import Wire, eventually, http, request
 
 __all__ = ["new_server"]
 
@@ -63,6 +64,47 @@ def test_a_context_that_a_function_keeps_stays_that_of_its_call(serve: Serve) ->
         (1, "1", "f"),
         (3, "3", "f"),
     ]
+
+
+@pytest.mark.parametrize("method", ["f", "\\u0066"])
+def test_texts_of_a_request_are_read_while_it_runs(serve: Serve, method: str) -> None:
+    found: list[Any] = []
+
+    def look(ctx: ucall.Context) -> None:
+        found.append((ctx.method, ctx.id, ctx.headers["x-id"], ctx.traceparent))
+
+    def f(ctx: ucall.Context) -> None:
+        look(ctx)
+        thread = threading.Thread(target=look, args=[ctx])
+        thread.start()
+        thread.join()
+
+    server = serve(f)
+    with Wire(server.port) as wire:
+        for id in ("one", "second"):
+            meta = b'"_meta":{"traceparent":"00-%s"}' % id.encode()
+            call = b'{"jsonrpc":"2.0","method":"%s","id":"%s",%s}'
+            wire.send(http(call % (method.encode(), id.encode(), meta), f"X-Id: {id}"))
+            assert wire.reply()[0] == 200
+    expected = [("f", id, id, f"00-{id}") for id in ("one", "second")]
+    assert found == [text for text in expected for _ in range(2)]
+
+
+def test_a_context_that_is_kept_keeps_the_session(serve: Serve) -> None:
+    kept: list[ucall.Context] = []
+
+    def begin(ctx: ucall.Context) -> None:
+        ctx.connection.data["name"] = "ada"
+
+    def keep(ctx: ucall.Context) -> None:
+        kept.append(ctx)
+
+    server = serve(begin, keep)
+    with Wire(server.port) as wire:
+        wire.result("begin")
+        wire.result("keep")
+    assert eventually(lambda: server.stats()["connections"] == 0)
+    assert kept[0].connection.data == {"name": "ada"}
 
 
 def test_calls_of_one_server_have_nothing_of_another(new_server: NewServer) -> None:

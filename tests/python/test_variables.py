@@ -102,6 +102,22 @@ def test_variables_of_auth_reach_the_calls_of_its_connection_alone(hosted: Serve
             assert raw.result("look_in_plain_function") == "raw"
 
 
+def test_only_some_callers_have_variables_of_auth(serve: Serve) -> None:
+    def auth(context: ucall.Context) -> str:
+        if "name" in context.headers:
+            user.set(context.headers["name"])
+        return "somebody"
+
+    def look(context: ucall.Context) -> str | None:
+        return user.get()
+
+    server = serve(look, auth=auth)
+    with Wire(server.port) as wire:
+        for name in (None, "alice", None, "bob"):
+            wire.send(http(request("look"), *([] if name is None else [f"Name: {name}"])))
+            assert json.loads(wire.reply()[2])["result"] == name
+
+
 def test_variables_of_auth_reach_neither_batches_nor_public_routes(serve: Serve) -> None:
     def auth(context: ucall.Context) -> str:
         user.set(context.headers.get("name"))

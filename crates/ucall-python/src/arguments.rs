@@ -1,5 +1,6 @@
 //! Fills the arguments of a call: params into their slots, then the defaults.
 
+use pyo3::exceptions::PySystemError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -302,7 +303,9 @@ fn call_without_signature<'py>(
     scratch: &mut Scratch,
 ) -> Result<Bound<'py, PyAny>, Failure> {
     if let Some(hooked) = &procedure.hooked {
-        return Ok((hooked.call)(callable, hooked, context, scratch)?);
+        let no_context = || PySystemError::new_err("a call with hooks has no context");
+        let (context, parts) = (context.ok_or_else(no_context)?, scratch.parts.as_ref());
+        return Ok((hooked.call)(callable, hooked, context, parts)?);
     }
     let mut input = Input::new(callable.py(), params.unwrap_or(b"[]"), scratch);
     let signature = Signature {

@@ -101,10 +101,25 @@ impl Drop for RunningJob {
 }
 
 impl CallState {
-    /// The state of a call that begins.
-    pub(crate) fn new(progress: ProgressTarget, outcomes: Option<Arc<Outcomes>>) -> Self {
-        let jobs = Mutex::new(Jobs::Waiting(Vec::new()));
-        Self { cancelled: AtomicBool::new(false), jobs, progress, outcomes }
+    /// Makes the state of no call that of one that begins.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, progress: ProgressTarget, outcomes: Option<Arc<Outcomes>>) {
+        (self.progress, self.outcomes) = (progress, outcomes);
+        *self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner) = Jobs::Waiting(Vec::new());
+    }
+
+    /// Makes the state that of no call, if the call leaves nothing to do: it has no jobs and takes
+    /// no reports. Returns whether that is so.
+    #[inline]
+    pub(crate) fn end_unused(&mut self) -> bool {
+        let jobs = self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let is_unused = matches!(jobs, Jobs::Waiting(jobs) if jobs.is_empty())
+            && matches!(self.progress, ProgressTarget::Nobody)
+            && !*self.cancelled.get_mut();
+        if is_unused {
+            (*jobs, self.outcomes) = (Jobs::Ended, None);
+        }
+        is_unused
     }
 
     /// The worker's, if hooks are around the function.

@@ -17,11 +17,10 @@ use ucall_server::{Caller, Deadline, Reservation, Transport};
 
 use crate::background::CallState;
 use crate::convert::{Convert, Input, Scratch};
-use crate::ffi::{self, ReusedObject};
 use crate::identity::{Identity, user_of};
 use crate::origin::CallOrigin;
 use crate::outcomes::Outcomes;
-use crate::request_texts::{RequestTexts, TextSpan};
+use crate::request_texts::RequestTexts;
 use crate::session::{Channel, Connection, no_channel};
 use crate::streams::{ProgressTarget, report_text};
 use crate::tls::PyTls;
@@ -30,18 +29,11 @@ use crate::tls::PyTls;
 /// One call, as its function sees it: a parameter annotated ``ucall.Context`` gets it.
 #[pyclass(frozen, module = "ucall", name = "Context")]
 pub(crate) struct Context {
-    /// Copies of the request's texts, which the spans below are of.
-    texts: RequestTexts,
-    /// The name that the function was called by.
-    method: Option<TextSpan>,
-    /// The id; `None` for a notification.
-    id: Option<TextSpan>,
-    /// The block of header lines as received; `None` over raw TCP and WebSocket.
-    headers: Option<TextSpan>,
-    /// The request's `_meta`.
-    meta: Option<TextSpan>,
-    /// The params, if hooks are around the function.
-    params: Option<TextSpan>,
+    /// The request's texts, each with the number of its [`Text`].
+    texts: RequestTexts<4>,
+    /// A copy of the params, if hooks are around the function.
+    params: Vec<u8>,
+    has_params: bool,
     /// The memory reserved for them.
     _reserved: Reservation,
     peer: Option<Peer>,
@@ -58,36 +50,60 @@ pub(crate) struct Context {
     has_notified: AtomicBool,
 }
 
+/// A text of a request.
+#[derive(Clone, Copy)]
+enum Text {
+    /// The name that the function was called by.
+    Method,
+    /// The id; a notification has none.
+    Id,
+    /// The block of header lines as received. There is none over raw TCP and WebSocket.
+    Headers,
+    /// The request's `_meta`.
+    Meta,
+}
+
 /// What a context has beside its request.
 #[derive(Default)]
 pub(crate) struct ContextParts {
     pub(crate) identity: Option<CallerIdentity>,
     pub(crate) deadline: Option<Deadline>,
-    pub(crate) state: CallState,
+    pub(crate) progress: ProgressTarget,
+    /// The worker's, if it runs what hooks await.
+    pub(crate) outcomes: Option<Arc<Outcomes>>,
     pub(crate) channel: Option<Channel>,
     /// Has the context keep the params, for which this memory is reserved.
     pub(crate) params: Option<Reservation>,
 }
 
-/// A context that nothing refers to any more.
-static REUSED: ReusedObject<Context> = ReusedObject::none();
+/// The memory that is kept for the params of a later call.
+const KEPT_BYTES_MAX: usize = 4 << 10;
+
+/// The texts of a call that are in its context.
+#[inline(always)]
+fn texts_of<'a>(call: &Call<'a>, method: &'a [u8]) -> [Option<&'a [u8]>; 4] {
+    let (headers, meta) = (call.head.map(Head::header_block), call.meta.map(|Meta(text)| text));
+    [Some(method), call.id, headers, meta]
+}
+
+#[cold]
+fn copied_texts_of(call: &Call<'_>) -> RequestTexts<4> {
+    RequestTexts::of(texts_of(call, &call.method.unescaped()))
+}
 
 impl Context {
     pub(crate) fn new(call: &Call<'_>, caller: &Caller, parts: ContextParts) -> Self {
-        let mut context = Self::empty(Transport::Tcp);
+        let mut context = Self { texts: copied_texts_of(call), ..Self::empty(Transport::Tcp) };
         context.begin(call, caller, parts);
         context
     }
 
     /// The context of no request.
-    fn empty(transport: Transport) -> Self {
+    pub(crate) fn empty(transport: Transport) -> Self {
         Self {
-            texts: RequestTexts::default(),
-            method: None,
-            id: None,
-            headers: None,
-            meta: None,
-            params: None,
+            texts: RequestTexts::none(),
+            params: Vec::new(),
+            has_params: false,
             _reserved: Reservation::default(),
             peer: None,
             transport,
@@ -101,62 +117,77 @@ impl Context {
         }
     }
 
-    /// Makes an empty context that of a call.
+    /// Makes an empty context that of a call, and borrows its texts.
+    ///
+    /// # Safety
+    /// [`Context::clear_unused`] returns true, or [`Context::keep`] is called, before the texts go.
+    #[inline(always)]
+    pub(crate) unsafe fn begin_borrowing(
+        &mut self,
+        call: &Call<'_>,
+        caller: &Caller,
+        parts: ContextParts,
+    ) {
+        match call.method.is_escaped() {
+            // SAFETY: the caller sees to it.
+            false => unsafe { self.texts.borrow(texts_of(call, call.method.raw())) },
+            true => self.texts = copied_texts_of(call),
+        }
+        self.begin(call, caller, parts);
+    }
+
+    /// Makes an empty context that of a call, whose texts it has.
+    #[inline(always)]
     fn begin(&mut self, call: &Call<'_>, caller: &Caller, parts: ContextParts) {
-        let ContextParts { identity, deadline, state, channel, params } = parts;
-        let kept = params.as_ref().and(call.params);
-        let (method, headers) = (call.method.unescaped(), call.head.map(Head::header_block));
-        let meta = call.meta.map(|Meta(text)| text);
-        let texts = [Some(&*method), call.id, headers, meta, kept];
-        [self.method, self.id, self.headers, self.meta, self.params] = self.texts.replace(texts);
-        self._reserved = params.unwrap_or_default();
+        let ContextParts { identity, deadline, progress, outcomes, channel, params } = parts;
+        if let Some(reserved) = params
+            && let Some(params) = call.params
+        {
+            self.params.extend_from_slice(params);
+            (self.has_params, self._reserved) = (true, reserved);
+        }
         (self.peer, self.transport) = (caller.peer, caller.transport(call.head));
         self.session = call.session.cloned();
         self.mcp = call.mcp.map(|it| Box::new((it.params.unwrap_or(b"{}").to_vec(), it.version)));
         self.deadline = deadline.map(|deadline| deadline.at);
         (self.identity, self.channel) = (identity, channel);
-        match Arc::get_mut(&mut self.state) {
-            Some(memory) => *memory = state,
-            None => self.state = Arc::new(state),
+        if Arc::get_mut(&mut self.state).is_none() {
+            self.state = Arc::default();
         }
-    }
-
-    /// The object of a call's context, in the memory of an earlier one if there is any.
-    #[inline]
-    pub(crate) fn object<'py>(
-        py: Python<'py>,
-        call: &Call<'_>,
-        caller: &Caller,
-        parts: ContextParts,
-    ) -> PyResult<Bound<'py, Self>> {
-        let mut object = match REUSED.take(py) {
-            Some(object) => object,
-            None => Bound::new(py, Self::empty(Transport::Tcp))?,
-        };
-        if let Some(context) = ffi::sole_value(&mut object) {
-            context.begin(call, caller, parts);
-            context.find_session(py);
-        }
-        Ok(object)
-    }
-
-    /// Keeps the memory of a context for a later one, if nothing refers to it any more.
-    #[inline]
-    pub(crate) fn reuse(mut object: Bound<'_, Self>) {
-        let Some(context) = ffi::sole_value(&mut object) else { return };
-        context.clear();
-        REUSED.keep(object);
-    }
-
-    /// Makes the context that of no request.
-    fn clear(&mut self) {
-        self.texts.clear();
-        self._reserved = Reservation::default();
-        (self.identity, self.session, self.channel, self.mcp) = (None, None, None, None);
         if let Some(state) = Arc::get_mut(&mut self.state) {
-            *state = CallState::default();
+            state.begin(progress, outcomes);
         }
+    }
+
+    /// Makes the context that of no request, if the call leaves nothing to do. Returns whether that
+    /// is so.
+    #[inline(always)]
+    pub(crate) fn clear_unused(&mut self) -> bool {
+        if !Arc::get_mut(&mut self.state).is_some_and(CallState::end_unused) {
+            return false;
+        }
+        self.texts.clear();
+        if self.has_params {
+            self.clear_params();
+        }
+        (self.identity, self.session) = (None, None);
+        (self.channel, self.mcp) = (None, None);
         *self.has_notified.get_mut() = false;
+        true
+    }
+
+    #[inline(always)]
+    fn clear_params(&mut self) {
+        (self.has_params, self._reserved) = (false, Reservation::default());
+        self.params.clear();
+        self.params.shrink_to(KEPT_BYTES_MAX);
+    }
+
+    /// Keeps what the turn has of the call: its texts, and the session of its connection.
+    #[cold]
+    pub(crate) fn keep(&self, py: Python<'_>) {
+        self.texts.keep();
+        self.keep_session(py);
     }
 
     /// The context of a request of which only the head is known.
@@ -166,11 +197,9 @@ impl Context {
         caller: &Caller,
         channel: Option<Channel>,
     ) -> Self {
-        let mut texts = RequestTexts::default();
-        let [headers] = texts.replace([head.map(Head::header_block)]);
+        let headers = head.map(Head::header_block);
         Self {
-            texts,
-            headers,
+            texts: RequestTexts::of([None, None, headers, None]),
             peer: caller.peer,
             session: session.cloned(),
             channel,
@@ -184,10 +213,8 @@ impl Context {
         headers: &[u8],
         peer: Option<Peer>,
     ) -> Self {
-        let mut texts = RequestTexts::default();
-        let [id, headers] = texts.replace([Some(b"1"), Some(headers)]);
-        let empty = Self::empty(Transport::Http);
-        let context = Self { texts, id, identity, headers, peer, ..empty };
+        let texts = RequestTexts::of([None, Some(b"1"), Some(headers), None]);
+        let context = Self { texts, identity, peer, ..Self::empty(Transport::Http) };
         drop(context.state.drop_jobs());
         context
     }
@@ -195,41 +222,39 @@ impl Context {
     /// The context of a call that another process has sent: what its span has of it.
     pub(crate) fn of_origin(origin: &CallOrigin, tracestate: Option<&[u8]>) -> Self {
         let meta = origin.traceparent().map(|traceparent| trace_meta(traceparent, tracestate));
-        let mut texts = RequestTexts::default();
-        let [method, id, meta] = texts.replace([origin.method(), origin.id(), meta.as_deref()]);
-        let empty = Self::empty(origin.transport);
-        Self { texts, method, id, meta, peer: origin.peer, ..empty }
+        let texts = RequestTexts::of([origin.method(), origin.id(), None, meta.as_deref()]);
+        Self { texts, peer: origin.peer, ..Self::empty(origin.transport) }
     }
 
     /// The object that the function gets. It keeps the session that its connection has by now.
     pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Self>> {
-        self.find_session(py);
+        self.keep_session(py);
         Bound::new(py, self)
     }
 
-    #[inline]
-    fn find_session(&self, py: Python<'_>) {
+    /// Keeps the session that its connection has by now.
+    fn keep_session(&self, py: Python<'_>) {
         if let Some(channel) = &self.channel {
             channel.find_session(py);
         }
     }
 
     #[inline]
-    fn text(&self, span: Option<TextSpan>) -> Option<&[u8]> {
-        Some(self.texts.get(span?))
+    fn text(&self, text: Text) -> Option<&[u8]> {
+        self.texts.get(text as usize)
     }
 
     /// The text of the params, if hooks are around the function.
     #[inline]
     pub(crate) fn params(&self) -> Option<&[u8]> {
-        self.text(self.params)
+        self.has_params.then_some(&*self.params)
     }
 
     /// Who has made the call, for the log.
     pub(crate) fn origin(&self) -> CallOrigin {
         let traceparent = self.trace_member("traceparent");
         let traceparent = traceparent.as_ref().map(String::as_bytes);
-        let texts = [self.text(self.method), self.text(self.id), traceparent];
+        let texts = [self.text(Text::Method), self.text(Text::Id), traceparent];
         CallOrigin::of(texts, self.peer, self.transport, self.identity.clone())
     }
 
@@ -245,7 +270,7 @@ impl Context {
 
     /// The priority of the call.
     pub(crate) fn priority(&self) -> i8 {
-        let asked = self.text(self.meta).map(Meta).and_then(Meta::priority).unwrap_or(0);
+        let asked = self.text(Text::Meta).map(Meta).and_then(Meta::priority).unwrap_or(0);
         let caller = self.identity.as_ref().and_then(|it| it.downcast_ref::<Identity>());
         caller.map_or(asked, |caller| caller.priority(asked))
     }
@@ -265,7 +290,7 @@ impl Context {
 
     /// The header lines as received.
     fn header_lines(&self) -> Headers<'_> {
-        Headers::of_block(self.text(self.headers).unwrap_or_default())
+        Headers::of_block(self.text(Text::Headers).unwrap_or_default())
     }
 
     /// The headers in their order, by their names in lower case.
@@ -284,7 +309,7 @@ impl Context {
     /// A member of the caller's trace context. `_meta` describes this call alone, and a head all
     /// calls of its batch, so `_meta` comes first. Members of the two are never mixed.
     fn trace_member(&self, name: &str) -> Option<String> {
-        let meta = self.text(self.meta).map(Meta);
+        let meta = self.text(Text::Meta).map(Meta);
         let Some(meta) = meta.filter(|it| it.traceparent().is_some()) else {
             return self.header(name);
         };
@@ -315,13 +340,13 @@ impl Context {
     /// The name that the function was called by; empty for ``auth``, which runs before it is known.
     #[getter]
     pub(crate) fn method(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(self.text(self.method).unwrap_or_default())
+        String::from_utf8_lossy(self.text(Text::Method).unwrap_or_default())
     }
 
     /// The client's id of the call: str, int, float or None.
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let Some(id) = self.text(self.id) else { return Ok(py.None().into_bound(py)) };
+        let Some(id) = self.text(Text::Id) else { return Ok(py.None().into_bound(py)) };
         let mut scratch = Scratch::default();
         let read = Input::new(py, id, &mut scratch).read(&Convert::Any);
         Ok(read.unwrap_or_else(|_| py.None().into_bound(py)))
@@ -340,7 +365,7 @@ impl Context {
     /// Whether the call is a notification, which gets no reply.
     #[getter]
     fn is_notification(&self) -> bool {
-        self.id.is_none()
+        self.text(Text::Id).is_none()
     }
 
     /// The client's address and port; over a Unix socket a `ucall.Process` with the pid, uid and
@@ -451,7 +476,7 @@ impl Context {
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         let method = self.method();
-        let id = self.text(self.id).map(|id| format!(" (id {})", String::from_utf8_lossy(id)));
+        let id = self.text(Text::Id).map(|id| format!(" (id {})", String::from_utf8_lossy(id)));
         let call = format!("{method}{}", id.as_deref().unwrap_or(" (a notification)"));
         self.state.add_job(function, args, kwargs, &call)
     }

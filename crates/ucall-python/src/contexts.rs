@@ -7,12 +7,12 @@ use ucall_engine::Id;
 use ucall_proto::{Call, CallerIdentity, McpRequest, Meta};
 use ucall_server::{Caller, Deadline};
 
-use crate::background::CallState;
 use crate::context::{Context, ContextParts};
 use crate::ffi::DropAttached;
 use crate::ffi::variables::{self, run_in};
 use crate::identity::{Identity, user_of};
 use crate::procedure::SharedProcedure;
+use crate::running_context::RunningContext;
 use crate::session::{Channel, Sessions};
 use crate::streams::{ProgressTarget, Reports, StreamContext};
 use crate::worker_report::WorkerReport;
@@ -22,6 +22,8 @@ pub(crate) struct Contexts {
     /// The `contextvars.Context` that each call copies. Plain functions without a context run in
     /// the thread's own variables.
     variables: Py<PyAny>,
+    /// A copy of them for the next call, if they are none.
+    unset: Option<Py<PyAny>>,
     streams: StreamContext,
     /// Set when the worker is made.
     sessions: Option<Arc<DropAttached<Sessions>>>,
@@ -32,13 +34,34 @@ pub(crate) struct Contexts {
 impl Contexts {
     pub(crate) fn new(py: Python<'_>, streams: StreamContext) -> PyResult<Self> {
         let variables = variables::copy_current(py)?.unbind();
-        Ok(Self { variables, streams, sessions: None, identity: None })
+        Ok(Self { variables, unset: None, streams, sessions: None, identity: None })
     }
 
     /// Makes the current variables of this thread the ones that calls start with.
     pub(crate) fn take_variables(&mut self, py: Python<'_>) -> PyResult<()> {
-        self.variables = variables::copy_current(py)?.unbind();
+        (self.variables, self.unset) = (variables::copy_current(py)?.unbind(), None);
         Ok(())
+    }
+
+    /// Variables for a call of the current request that ends in its turn. They are given back by
+    /// [`Contexts::reuse_variables`].
+    #[inline]
+    pub(crate) fn inline_variables<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if !self.has_own_variables()
+            && let Some(unset) = self.unset.take()
+        {
+            return Ok(unset.into_bound(py));
+        }
+        self.own_variables(py)
+    }
+
+    /// Keeps the variables of a call for the next one, if none are set: then the call has set
+    /// none, since a copy loses no variable.
+    #[inline]
+    pub(crate) fn reuse_variables(&mut self, variables: Bound<'_, PyAny>) {
+        if variables::are_unset(&variables) {
+            self.unset = Some(variables.unbind());
+        }
     }
 
     /// Copies the variables for one call of the current request.
@@ -119,18 +142,20 @@ impl Contexts {
         Context::new(call, caller, self.parts_of(procedure, call, caller, deadline))
     }
 
-    /// The object of a call's context, which is given back by [`Context::reuse`].
-    pub(crate) fn object_of_call<'py>(
+    /// The context of a call that runs on this thread and ends in its turn.
+    #[inline(always)]
+    pub(crate) fn of_running_call<'py, 'call>(
         &self,
         py: Python<'py>,
         procedure: &SharedProcedure,
-        call: &Call<'_>,
+        call: &Call<'call>,
         caller: &Caller,
         deadline: Option<Deadline>,
-    ) -> PyResult<Bound<'py, Context>> {
-        Context::object(py, call, caller, self.parts_of(procedure, call, caller, deadline))
+    ) -> PyResult<RunningContext<'py, 'call>> {
+        RunningContext::new(py, call, caller, self.parts_of(procedure, call, caller, deadline))
     }
 
+    #[inline(always)]
     fn parts_of(
         &self,
         procedure: &SharedProcedure,
@@ -141,7 +166,7 @@ impl Contexts {
         let progress = match call.takes_reports() {
             _ if procedure.is_stream() => ProgressTarget::Items,
             true => {
-                let reports = Reports::new(self.streams.clone());
+                let reports = Box::new(Reports::new(self.streams.clone()));
                 match call.mcp.is_none_or(McpRequest::takes_progress) {
                     true => ProgressTarget::Caller(reports),
                     false => ProgressTarget::Notifications(reports),
@@ -156,7 +181,8 @@ impl Contexts {
         ContextParts {
             identity: self.identity.clone(),
             deadline,
-            state: CallState::new(progress, outcomes),
+            progress,
+            outcomes,
             channel: self.channel(caller.connection, call.head.is_some(), Some(procedure)),
             params: hooked.map(|_| self.streams.budget.reserve_large(params_bytes)),
         }

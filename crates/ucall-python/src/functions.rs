@@ -92,6 +92,25 @@ impl Functions {
         run_in(variables, || self.call(variables.py(), procedure, call, context))
     }
 
+    /// Calls a function with its context, or the hooks around it, in `variables`.
+    #[inline(always)]
+    pub(crate) fn call_with_context<'py>(
+        &mut self,
+        variables: &Bound<'py, PyAny>,
+        procedure: &Procedure,
+        call: &Call<'_>,
+        context: Bound<'py, PyAny>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        let py = variables.py();
+        run_in(variables, || match &procedure.hooked {
+            Some(hooked) => {
+                let parts = self.scratch.parts.as_ref();
+                Ok((hooked.call)(procedure.callable.bind(py), hooked, context, parts)?)
+            }
+            None => self.call(py, procedure, call, Some(context)),
+        })
+    }
+
     /// Attaches the thread, logs a failure, and returns the error to reply with.
     #[cold]
     pub(crate) fn fail(
@@ -148,6 +167,17 @@ impl Functions {
         }
         let weight: u64 = weigh.bind(py).call1(PyTuple::new(py, arguments)?)?.extract()?;
         Ok(weight.max(1))
+    }
+
+    /// Writes the result of a function into the reply, if it has one.
+    #[inline]
+    pub(crate) fn write(
+        &mut self,
+        procedure: &Procedure,
+        result: Result<Bound<'_, PyAny>, Failure>,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Failure> {
+        procedure.write_reply(&result?, reply, &mut self.results).map_err(Failure::Result)
     }
 
     /// Calls a plain function and writes its result into the reply.

@@ -54,30 +54,30 @@ pub(crate) struct CallTarget {
 static REUSED: [ReusedObject<HookedCall>; 4] = [const { ReusedObject::none() }; 4];
 
 /// Calls the outermost hook of a function.
-#[cold]
 pub(crate) fn call_hooked<'py>(
     callable: &Bound<'py, PyAny>,
     hooked: &Arc<Hooked>,
-    context: Option<Bound<'py, PyAny>>,
-    scratch: &Scratch,
+    context: Bound<'py, PyAny>,
+    parts: Option<&Arc<Parts>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let no_context = || PySystemError::new_err("a call with hooks has no context");
-    let context = context.ok_or_else(no_context)?.cast_into::<Context>()?;
-    let (hooked, parts) = (hooked.clone(), scratch.parts.clone());
+    let context = context.cast_into::<Context>()?;
+    let (hooked, parts) = (hooked.clone(), parts.cloned());
     call_hook(callable, CallTarget { hooked, next: 0, context: context.unbind(), parts })
 }
 
 /// Calls a hook around `target`.
+#[inline]
 fn call_hook<'py>(hook: &Bound<'py, PyAny>, target: CallTarget) -> PyResult<Bound<'py, PyAny>> {
-    let py = hook.py();
-    let (context, depth) = (target.context.clone_ref(py), target.next);
+    let (py, depth) = (hook.py(), target.next);
     let call = HookedCall::object(py, target)?;
-    let result = ffi::call(hook, [context.bind(py).as_any(), call.as_any()]);
+    let context = call.get().target()?.context.bind(py);
+    let result = ffi::call(hook, [context.as_any(), call.as_any()]);
     HookedCall::reuse(call, depth);
     result
 }
 
 impl HookedCall {
+    #[inline]
     fn object(py: Python<'_>, target: CallTarget) -> PyResult<Bound<'_, Self>> {
         let reused = REUSED.get(target.next).and_then(|reused| reused.take(py));
         let mut object = match reused {
@@ -104,9 +104,12 @@ impl HookedCall {
     }
 
     /// Keeps the object of a call for another one, if nothing refers to it any more.
+    #[inline]
     fn reuse(mut object: Bound<'_, Self>, depth: usize) {
+        let py = object.py();
         let Some(call) = ffi::sole_value(&mut object) else { return };
-        call.target = None;
+        // A context that is bound to the thread is dropped without a look at its state.
+        drop(call.target.take().map(|target| target.context.into_bound(py)));
         *call.has_begun.get_mut() = false;
         *call.awaited.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
         if let Some(reused) = REUSED.get(depth) {
@@ -242,6 +245,7 @@ impl CallTarget {
         call_hook(hook.bind(py), CallTarget { hooked, next: self.next + 1, context, parts })
     }
 
+    #[inline]
     fn call_function<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let function = &self.hooked.function;
         if !self.hooked.is_known {
@@ -256,11 +260,17 @@ impl CallTarget {
     }
 
     /// Raises `RPCError` if the caller lacks a scope.
+    #[inline]
     fn check_scopes(&self, py: Python<'_>) -> PyResult<()> {
-        let function = &self.hooked.function;
-        if function.scopes.is_empty() {
-            return Ok(());
+        match self.hooked.function.scopes.is_empty() {
+            true => Ok(()),
+            false => self.check_some_scopes(py),
         }
+    }
+
+    #[cold]
+    fn check_some_scopes(&self, py: Python<'_>) -> PyResult<()> {
+        let function = &self.hooked.function;
         let user = self.context().user(py);
         let user = user.as_ref().map(|user| user.bind(py));
         match missing_scopes_of(&function.scopes, user) {

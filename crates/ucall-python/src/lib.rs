@@ -76,6 +76,7 @@ mod report;
 mod request_body;
 mod request_texts;
 mod routing;
+mod running_context;
 mod server;
 mod server_hooks;
 mod server_state;

@@ -9,15 +9,12 @@ use ucall_proto::{Call, CallerIdentity, Meta};
 use ucall_server::{CallSource, Caller, Transport};
 
 use crate::identity::Identity;
-use crate::request_texts::{RequestTexts, TextSpan};
+use crate::request_texts::RequestTexts;
 
 /// The caller of a call, and its id. Any thread may drop it.
 pub(crate) struct CallOrigin {
-    /// Copies of the request's texts.
-    texts: RequestTexts,
-    method: Option<TextSpan>,
-    id: Option<TextSpan>,
-    traceparent: Option<TextSpan>,
+    /// The method, the id and the traceparent.
+    texts: RequestTexts<3>,
     pub(crate) peer: Option<Peer>,
     pub(crate) transport: Transport,
     user: Option<OriginUser>,
@@ -59,10 +56,8 @@ impl CallOrigin {
         transport: Transport,
         identity: Option<CallerIdentity>,
     ) -> Self {
-        let mut copies = RequestTexts::default();
-        let [method, id, traceparent] = copies.replace(texts);
         let user = identity.map(OriginUser::Identity);
-        Self { texts: copies, method, id, traceparent, peer, transport, user }
+        Self { texts: RequestTexts::of(texts), peer, transport, user }
     }
 
     /// The same in another process, where the user has only a name.
@@ -71,15 +66,15 @@ impl CallOrigin {
     }
 
     pub(crate) fn method(&self) -> Option<&[u8]> {
-        self.method.map(|span| self.texts.get(span))
+        self.texts.get(0)
     }
 
     pub(crate) fn id(&self) -> Option<&[u8]> {
-        self.id.map(|span| self.texts.get(span))
+        self.texts.get(1)
     }
 
     pub(crate) fn traceparent(&self) -> Option<&[u8]> {
-        self.traceparent.map(|span| self.texts.get(span))
+        self.texts.get(2)
     }
 
     /// Whether the name of the user was not asked for yet.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
-use ucall_proto::{Reply, ResultFormat};
+use ucall_proto::{Parts, Reply, ResultFormat};
 use ucall_server::{BatchLimits, Overflow, PathPattern, RouteAccess, SeriesIndex};
 
 use crate::access::FunctionAccess;
 use crate::asgi::Mount;
-use crate::convert::{self, ConversionFault, Convert, Results, Scratch};
+use crate::convert::{self, ConversionFault, Convert, Results};
 use crate::ffi::DropAttached;
 use crate::outcomes::ResultText;
 use crate::process_batches::ProcessFunction;
@@ -95,12 +95,12 @@ impl From<RouteAccess> for RouteRules {
     }
 }
 
-/// Calls a hook with the context of a call, which has the params.
+/// Calls a hook with the context of a call, which has the params, and their parts.
 pub(crate) type CallHooked = for<'py> fn(
     &Bound<'py, PyAny>,
     &Arc<Hooked>,
-    Option<Bound<'py, PyAny>>,
-    &Scratch,
+    Bound<'py, PyAny>,
+    Option<&Arc<Parts>>,
 ) -> PyResult<Bound<'py, PyAny>>;
 
 /// A procedure, which any thread may drop: its table and its calls share it.

@@ -1,46 +1,98 @@
-//! Copies of the texts of a request, one after another in one piece of memory.
+//! The texts of a request: its own, while the call runs that they belong to, or copies of them.
+//!
+//! Most calls end before anybody asks for their texts, so these are copied when that happens, on
+//! whatever thread. Copies are one after another in one piece of memory.
 
-/// The memory that is kept for the texts of a later request.
-const KEPT_BYTES_MAX: usize = 4 << 10;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Texts of a request.
-#[derive(Default)]
-pub(crate) struct RequestTexts {
-    bytes: Vec<u8>,
+/// Texts of a request, each of which may be missing.
+pub(crate) struct RequestTexts<const COUNT: usize> {
+    borrowed: Mutex<Option<Borrowed<COUNT>>>,
+    copies: OnceLock<Copies<COUNT>>,
 }
 
-/// Where a text is.
+/// The request's own texts.
 #[derive(Clone, Copy)]
-pub(crate) struct TextSpan {
-    start: usize,
-    end: usize,
+struct Borrowed<const COUNT: usize>([Option<NonNull<[u8]>>; COUNT]);
+
+// SAFETY: they are only read.
+unsafe impl<const COUNT: usize> Send for Borrowed<COUNT> {}
+
+struct Copies<const COUNT: usize> {
+    bytes: Box<[u8]>,
+    /// Where each text ends; the next one begins there.
+    ends: [usize; COUNT],
+    are_there: [bool; COUNT],
 }
 
-impl RequestTexts {
-    /// Replaces the texts. Returns where each one is.
-    #[inline]
-    pub(crate) fn replace<const COUNT: usize>(
-        &mut self,
-        texts: [Option<&[u8]>; COUNT],
-    ) -> [Option<TextSpan>; COUNT] {
-        self.bytes.clear();
-        self.bytes.reserve(texts.iter().flatten().map(|text| text.len()).sum());
-        texts.map(|text| {
-            let start = self.bytes.len();
-            self.bytes.extend_from_slice(text?);
-            Some(TextSpan { start, end: self.bytes.len() })
-        })
+impl<const COUNT: usize> RequestTexts<COUNT> {
+    /// No texts.
+    pub(crate) fn none() -> Self {
+        Self { borrowed: Mutex::new(None), copies: OnceLock::new() }
     }
 
-    /// The text that is there; empty without one.
-    #[inline]
-    pub(crate) fn get(&self, span: TextSpan) -> &[u8] {
-        self.bytes.get(span.start..span.end).unwrap_or_default()
+    /// Copies of texts.
+    pub(crate) fn of(texts: [Option<&[u8]>; COUNT]) -> Self {
+        Self { borrowed: Mutex::new(None), copies: OnceLock::from(Copies::of(texts)) }
     }
 
-    /// Removes the texts, and keeps a little memory.
+    /// Has them be these, without a copy.
+    ///
+    /// # Safety
+    /// [`RequestTexts::clear`] or [`RequestTexts::keep`] is called before the texts go.
+    #[inline]
+    pub(crate) unsafe fn borrow(&mut self, texts: [Option<&[u8]>; COUNT]) {
+        let borrowed = Borrowed(texts.map(|text| text.map(NonNull::from)));
+        *self.borrowed.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(borrowed);
+    }
+
+    /// Removes the texts.
+    #[inline]
     pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.bytes.shrink_to(KEPT_BYTES_MAX);
+        *self.borrowed.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+        self.copies.take();
+    }
+
+    /// Copies the texts, which go.
+    pub(crate) fn keep(&self) {
+        self.copies.get_or_init(|| self.copied());
+        *self.borrowed() = None;
+    }
+
+    /// The text of this number.
+    pub(crate) fn get(&self, number: usize) -> Option<&[u8]> {
+        self.copies.get_or_init(|| self.copied()).get(number)
+    }
+
+    #[cold]
+    fn copied(&self) -> Copies<COUNT> {
+        let borrowed = self.borrowed();
+        let Some(Borrowed(texts)) = &*borrowed else { return Copies::of([None; COUNT]) };
+        // SAFETY: the texts are there until they are no longer borrowed, which the lock prevents.
+        Copies::of(texts.map(|text| text.map(|text| unsafe { text.as_ref() })))
+    }
+
+    fn borrowed(&self) -> MutexGuard<'_, Option<Borrowed<COUNT>>> {
+        self.borrowed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<const COUNT: usize> Copies<COUNT> {
+    fn of(texts: [Option<&[u8]>; COUNT]) -> Self {
+        let mut bytes = Vec::with_capacity(texts.iter().flatten().map(|text| text.len()).sum());
+        let ends = texts.map(|text| {
+            bytes.extend_from_slice(text.unwrap_or_default());
+            bytes.len()
+        });
+        Self { bytes: bytes.into_boxed_slice(), ends, are_there: texts.map(|it| it.is_some()) }
+    }
+
+    fn get(&self, number: usize) -> Option<&[u8]> {
+        if !*self.are_there.get(number)? {
+            return None;
+        }
+        let start = number.checked_sub(1).and_then(|before| self.ends.get(before)).copied();
+        self.bytes.get(start.unwrap_or(0)..*self.ends.get(number)?)
     }
 }

@@ -158,9 +158,7 @@ impl Deferral {
         let has_sent = has_notified || has_reported(state.as_deref());
         if !has_sent && tasks::is_done(&task).map_err(Failure::Raised)? {
             let result = tasks::result_of(&task).map_err(Failure::Raised);
-            let written = result.and_then(|it| {
-                procedure.write_reply(&it, reply, &mut functions.results).map_err(Failure::Result)
-            });
+            let written = functions.write(procedure, result, reply);
             if let Some(state) = state {
                 self.end_state(functions, procedure, &state, written.is_ok());
             }
@@ -289,10 +287,16 @@ impl Deferral {
     ) -> CallOutcome {
         let deadline = functions.timing.deadline_of(procedure, call);
         functions.report.set_in_function(true);
-        let context = functions.contexts.object_of_call(py, procedure, call, caller, deadline);
+        let context = functions.contexts.of_running_call(py, procedure, call, caller, deadline);
         let written = context.map_err(Failure::Raised).and_then(|context| {
-            let (variables, given) = (functions.contexts.own_variables(py)?, context.clone());
-            let result = functions.call_within(&variables, procedure, call, Some(given.into_any()));
+            let variables = functions.contexts.inline_variables(py)?;
+            let given = context.object().clone().into_any();
+            let result = functions.call_with_context(&variables, procedure, call, given);
+            functions.contexts.reuse_variables(variables);
+            let Some(context) = context.end() else {
+                let written = functions.write(procedure, result, reply);
+                return written.map(|()| CallOutcome::Done);
+            };
             let state = context.get().state();
             if has_reported(Some(state)) {
                 let (permit, request, body, origin) = (self.calls.permit(), None, None, None);
@@ -301,13 +305,8 @@ impl Deferral {
                 self.reply_after_reports(py, functions, start, state.clone(), result);
                 return Ok(CallOutcome::Reporting);
             }
-            let written = result.and_then(|it| {
-                procedure.write_reply(&it, reply, &mut functions.results).map_err(Failure::Result)
-            });
+            let written = functions.write(procedure, result, reply);
             self.end_state(functions, procedure, state, written.is_ok());
-            // The variables and the result may refer to it.
-            drop(variables);
-            Context::reuse(context);
             written.map(|()| CallOutcome::Done)
         });
         functions.report.set_in_function(false);

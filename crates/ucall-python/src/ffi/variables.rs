@@ -18,6 +18,13 @@ pub(crate) fn copy_current(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyContext_CopyCurrent()) }
 }
 
+/// Whether no variable is set in a `contextvars.Context` to which nothing else refers.
+#[inline]
+pub(crate) fn are_unset(variables: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the object is alive, and has a length.
+    super::has_one_reference(variables) && unsafe { ffi::PyMapping_Size(variables.as_ptr()) } == 0
+}
+
 /// Copies a `contextvars.Context`.
 pub(crate) fn copy<'py>(variables: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: returns a new reference; an object of another type raises TypeError.

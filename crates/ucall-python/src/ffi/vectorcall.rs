@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
+use pyo3::Borrowed;
 use pyo3::PyClass;
 use pyo3::exceptions::{PySystemError, PyTypeError};
 use pyo3::ffi;
@@ -48,24 +49,23 @@ unsafe extern "C" fn vectorcall<T: CalledWithoutArguments>(
     flagged_count: usize,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
+    // SAFETY: CPython has attached the thread that calls this. pyo3 counts only what it has
+    // attached itself; on another thread it defers the drop of a `Py` until some thread attaches.
+    let py = unsafe { Python::assume_attached() };
     let call = || {
-        Python::attach(|py| {
-            // SAFETY: CPython calls this for an object of the class.
-            let object = unsafe { Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<T>() };
-            // SAFETY: it is the count that CPython has given.
-            let positional = unsafe { ffi::PyVectorcall_NARGS(flagged_count) };
-            let called = match positional == 0 && names.is_null() {
-                true => T::call(&object),
-                false => Err(PyTypeError::new_err("it is called without arguments")),
-            };
-            called.map(Bound::into_ptr).unwrap_or_else(|error| {
-                error.restore(py);
-                ptr::null_mut()
-            })
-        })
+        // SAFETY: CPython calls this for an object of the class, which its caller keeps alive.
+        let object = unsafe { Borrowed::from_ptr(py, object).cast_unchecked::<T>() };
+        // SAFETY: it is the count that CPython has given.
+        let positional = unsafe { ffi::PyVectorcall_NARGS(flagged_count) };
+        match positional == 0 && names.is_null() {
+            true => T::call(&object),
+            false => Err(PyTypeError::new_err("it is called without arguments")),
+        }
     };
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
-        Python::attach(|py| PySystemError::new_err("the call has panicked").restore(py));
+    let panicked = |_| Err(PySystemError::new_err("the call has panicked"));
+    let called = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(panicked);
+    called.map(Bound::into_ptr).unwrap_or_else(|error| {
+        error.restore(py);
         ptr::null_mut()
     })
 }

@@ -27,9 +27,9 @@ pub(crate) enum ProgressTarget {
     Nobody,
     /// The function is a generator, whose items they would be.
     Items,
-    Caller(Reports),
+    Caller(Box<Reports>),
     /// The caller takes notifications, and asks for no progress.
-    Notifications(Reports),
+    Notifications(Box<Reports>),
 }
 
 /// The reports of one call, on any thread.
