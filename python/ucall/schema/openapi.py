@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ucall.schema.dialects import PREFIX, rewritten, with_new_references
@@ -46,7 +46,6 @@ _MEDIA_TYPES = {
 }
 #: The codes of errors that are a status; others are 500.
 _STATUSES = {400, 403, 404, 406, 409, 410, 413, 415, 422, 429, 502, 503, 504}
-_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def document(
@@ -94,29 +93,24 @@ def _paths(methods: list[Method], routes: list[Route], base: str, challenge: str
         unique = name if numbers[name] == 1 else f"{name}_{numbers[name]}"
         paths.setdefault(path, {})[verb] = {"operationId": unique, **operation}
 
-    answered = {(route.method, route.path) for route in routes}
     for method in methods:
         path = f"{base}/{urllib.parse.quote(method.name, safe='')}"
-        if ("POST", path) not in answered:
-            add(path, "post", method.name, _function(method, challenge))
+        add(path, "post", method.name, _function(method, challenge))
+    # In place of the function of the same path, as the server has it.
     for route in routes:
         verb = route.method.lower()
         add(_templated(route.path), verb, route.name, _route(route, challenge))
     return paths
 
 
-def _component_names(components: Iterable[str]) -> dict[str, str]:
-    """The references to components by those of the server, with the letters that OpenAPI allows."""
-    names: dict[str, str] = {}
-    taken = {"Error"}
-    for name in components:
-        plain = made = _NAME.sub("_", name)
-        number = 1
-        while made in taken:
+def _component_names(components: Mapping[str, Schema]) -> dict[str, str]:
+    """The references to components by those of the server. ``Error`` is that of a response."""
+    names = {PREFIX + name: PREFIX + name for name in components}
+    if "Error" in components:
+        number = 2
+        while f"Error_{number}" in components:
             number += 1
-            made = f"{plain}_{number}"
-        taken.add(made)
-        names[PREFIX + name] = PREFIX + made
+        names[f"{PREFIX}Error"] = f"{PREFIX}Error_{number}"
     return names
 
 
