@@ -7,8 +7,9 @@ use crate::random::Random;
 /// More of a body is not decoded.
 const BYTES_MAX: usize = 1 << 20;
 
-/// A body is the same, or the same error, however it was cut and whatever room there is for it; a
-/// decoder fills the memory that it is given and no more.
+/// A body is the same, or an error, however it was cut and whatever room there is for it; a decoder
+/// fills the memory that it is given and no more. Which error it is may differ: zstd decodes a whole
+/// frame at once without a look at its window.
 ///
 /// # Panics
 /// When it is not.
@@ -23,7 +24,7 @@ pub fn run(input: &[u8]) {
         let cut = decode(new, &pieces, room);
         let is_long = |it: &Result<Vec<u8>, _>| it.as_ref().is_ok_and(|it| it.len() >= BYTES_MAX);
         if !is_long(&whole) && !is_long(&cut) {
-            assert!(whole == cut, "{:?}: cuts change the body", new());
+            assert!(whole.ok() == cut.ok(), "{:?}: cuts change the body", new());
         }
     }
 }
