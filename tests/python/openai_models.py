@@ -75,6 +75,15 @@ class Models:
             "usage": {"prompt_tokens": 5, "completion_tokens": 1},
         }
 
+    def odd(self, messages: list[dict[str, Any]]) -> Iterator[Any]:
+        """Yields the object that its message is, after a text."""
+        yield "x"
+        yield json.loads(messages[0]["content"])
+
+    def refuses(self, messages: list[dict[str, Any]]) -> Iterator[ucall.openai.Delta]:
+        yield {"refusal": "I can't "}
+        yield {"refusal": "help."}
+
     def fails(self, messages: list[dict[str, Any]]) -> Iterator[str]:
         """Raises what its message says, after as many items."""
         count, code = map(int, messages[0]["content"].split())
@@ -117,6 +126,7 @@ def served(serve: Serve, models: Models) -> ucall.Server:
 
 def add_models(server: ucall.Server, models: Models) -> None:
     functions = models.echo, models.endless, models.tools, models.whole, models.fails
+    functions += models.odd, models.refuses
     chats = [server.add(it) for it in functions]
     server.add(letters)
     server.add(matrix)

@@ -73,7 +73,7 @@ def test_requests_to_a_mounted_application(
             if name != "raises":
                 assert found["http.response.status_code"] == int(name)
                 assert reply.text == (parent or "")
-    [record] = [it for it in caplog.records if it.levelname == "ERROR"]
+    [record] = [it for it in caplog.records if it.levelname in ("WARNING", "ERROR")]
     assert record.exc_text is None or "_tracing" not in record.exc_text
     assert "KeyError" in caplog.text and "_tracing" not in caplog.text
 
@@ -119,3 +119,22 @@ print([it for it in sys.modules if "opentelemetry" in it or "_tracing" in it])
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_the_caller_may_name_one_span(engine: str, spans: Spans) -> None:
+    """Several lines of `tracestate` are one (W3C Trace Context)."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body"})
+
+    states = [("tracestate", "a=1"), ("tracestate", "b=2")]
+    with mounted(engine, app, trace=True) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        httpx.get(url, headers=[("traceparent", PARENT), *states])
+        [span] = spans.take(1)
+        assert span.context.trace_id == TRACE_ID
+        assert span.context.trace_state.to_header() == "a=1,b=2"
+        httpx.get(url, headers=[("traceparent", PARENT), ("traceparent", PARENT), *states])
+        [span] = spans.take(1)
+        assert span.parent is None

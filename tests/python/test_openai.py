@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import dataclasses
 import json
@@ -188,6 +189,7 @@ def test_what_a_model_does_not_take_is_refused_by_name(
         {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "logprobs": False},
         {"response_format": {"type": "text"}, "user": "me", "stop": [], "temperature": None},
         {"n": 128, "stop": ["a", "b", "c", "d"], "max_tokens": 1},
+        {"top_logprobs": 0, "modalities": ["text"]},
     ],
 )
 def test_options_that_ask_for_nothing_are_taken(client: Any, options: Any) -> None:
@@ -197,12 +199,35 @@ def test_options_that_ask_for_nothing_are_taken(client: Any, options: Any) -> No
     assert found.status_code == 200, found.text
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"a":' * 100_000, b"\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"[]", b"{", b'{"a":' * 100_000, b"\xff", b'{"model":"\\ud800"}', b'{"temperature":NaN}'],
+)
 def test_bodies_that_are_no_objects(client: Any, text: bytes) -> None:
     for path in ("chat/completions", "responses", "embeddings"):
         found = httpx.post(f"{client.base_url}{path}", content=text)
         assert found.status_code == 400
         assert found.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["5", '{"content": 5}', '{"role": "user"}', '{"refusal": 5}', '{"tool_calls": [{"index": 3}]}'],
+)
+def test_what_is_no_delta(client: Any, openai: Any, item: str) -> None:
+    with pytest.raises(openai.InternalServerError, match="neither text nor a delta"):
+        ask(client, "odd", item)
+    stream = ask(client, "odd", item, stream=True)
+    assert [next(stream).choices[0].delta.content for _ in range(2)] == ["", "x"]
+    with pytest.raises(openai.APIError, match="neither text nor a delta"):
+        next(stream)
+
+
+def test_members_that_are_null_are_none(client: Any) -> None:
+    """As in the chunks of other servers, which a function may pass on."""
+    item = {"content": "y", "refusal": None, "tool_calls": None, "usage": None}
+    [choice] = ask(client, "odd", json.dumps({**item, "finish_reason": None})).choices
+    assert (choice.message.content, choice.finish_reason) == ("xy", "stop")
 
 
 def test_errors_of_functions(client: Any, openai: Any) -> None:
@@ -334,6 +359,71 @@ def test_the_caller_is_that_of_the_request(serve: Serve, openai: Any) -> None:
         with pytest.raises(openai.AuthenticationError):
             client.models.list()
     assert users == ["ada"]
+
+
+def test_a_function_with_its_own_key(serve: Serve, openai: Any) -> None:
+    server = serve()
+
+    @server(auth=ucall.auth.bearer({"secret": "ada"}))
+    def whoami(messages: list[dict[str, Any]]) -> str:
+        return "ada"
+
+    ucall.openai.mount(server, chat=whoami)
+    with openai.OpenAI(base_url=url(server), api_key="secret") as client:
+        assert ask(client, "whoami").choices[0].message.content == "ada"
+    with (
+        openai.OpenAI(base_url=url(server), api_key="other", max_retries=0) as client,
+        pytest.raises(openai.AuthenticationError),
+    ):
+        ask(client, "whoami")
+
+
+def test_calls_have_the_address_of_the_client(serve: Serve, openai: Any) -> None:
+    """So that `auth` and limits of each caller see who it is."""
+    server = serve()
+
+    @server
+    def peer(ctx: ucall.Context, messages: list[dict[str, Any]]) -> str:
+        return str(ctx.peer)
+
+    @server
+    def peers(ctx: ucall.Context, texts: list[str]) -> list[list[float]]:
+        assert isinstance(ctx.peer, tuple)
+        return [[float(ctx.peer[1])] for _ in texts]
+
+    ucall.openai.mount(server, chat=peer, embeddings=peers)
+    ports = set()
+    for _ in range(40):  # More than those whose connections are kept.
+        with httpx.Client() as client:
+            text = body("peer")
+            reply = client.post(f"{url(server)}/chat/completions", content=text).json()
+            host, port = ast.literal_eval(reply["choices"][0]["message"]["content"])
+            asked = {"model": "peers", "input": "x"}
+            embedded = client.post(f"{url(server)}/embeddings", json=asked).json()
+            assert embedded["data"][0]["embedding"] == [port] and host == HOST
+            ports.add(port)
+    assert len(ports) > 1
+
+
+def test_embeddings_end_with_the_first_error(serve: Serve) -> None:
+    begun: list[str] = []
+    ended: list[str] = []
+
+    async def embed(text: str) -> list[float]:
+        begun.append(text)
+        try:
+            while text != "bad" or len(begun) < 3:
+                await asyncio.sleep(0.001)
+        finally:
+            ended.append(text)
+        raise ucall.RPCError(418, "no")
+
+    server = serve()
+    server.add(embed)
+    ucall.openai.mount(server, embeddings=embed)
+    asked = {"model": "embed", "input": ["a", "b", "bad"]}
+    assert httpx.post(f"{url(server)}/embeddings", json=asked).status_code == 418
+    assert eventually(lambda: sorted(ended) == ["a", "b", "bad"])
 
 
 def test_headers_of_any_kind(served: ucall.Server) -> None:

@@ -24,6 +24,9 @@ def test_a_response(client: Any, models: Models) -> None:
     assert short.incomplete_details.reason == "max_output_tokens"
     whole = client.responses.create(model="whole", input="x", temperature=0.5)
     assert (whole.output_text, whole.usage.total_tokens) == ("whole", 6)
+    assert whole.usage.input_tokens_details.cached_tokens == 0
+    assert whole.usage.output_tokens_details.reasoning_tokens == 0
+    assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "content_filter")
     assert models.calls[-1]["temperature"] == 0.5
 
 
@@ -47,6 +50,47 @@ def test_a_streamed_response(client: Any) -> None:
     assert [it.sequence_number for it in events] == list(range(len(events)))
     with client.responses.stream(model="echo", input=" ") as stream:
         assert stream.get_final_response().output_text == ""
+
+
+def test_a_refusal(client: Any) -> None:
+    response = client.responses.create(model="refuses", input="x")
+    [part] = response.output[0].content
+    assert (part.type, part.refusal, response.output_text) == ("refusal", "I can't help.", "")
+    with client.responses.stream(model="refuses", input="x") as stream:
+        events = list(stream)
+        [streamed] = stream.get_final_response().output[0].content
+    assert streamed.refusal == part.refusal
+    assert [it.type for it in events][2:7] == [
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.refusal.delta",
+        "response.refusal.done",
+        "response.content_part.done",
+    ]
+
+
+def test_options_that_ask_for_nothing(client: Any) -> None:
+    options = {"include": [], "background": False, "reasoning": {"effort": None}}
+    options |= {"text": {"verbosity": None}, "stream_options": {"include_obfuscation": False}}
+    assert client.responses.create(model="echo", input="a", **options).output_text == "a "
+
+
+def test_calls_of_one_turn_are_one_message(client: Any, models: Models) -> None:
+    calls: Any = [
+        {"type": "function_call", "call_id": str(it), "name": "add", "arguments": "{}"}
+        for it in range(2)
+    ]
+    outputs: Any = [
+        {"type": "function_call_output", "call_id": it["call_id"], "output": "4"} for it in calls
+    ]
+    begun = {"role": "assistant", "content": "let me see"}
+    tools = [{"type": "function", **TOOL}]
+    for first in ([], [begun]):
+        client.responses.create(model="tools", input=[*first, *calls, *outputs], tools=tools)
+        message, *results = models.calls[-1][0]
+        assert [it["id"] for it in message["tool_calls"]] == ["0", "1"]
+        assert message["content"] == (begun["content"] if first else None)
+        assert [it["tool_call_id"] for it in results] == ["0", "1"]
 
 
 def test_a_response_that_calls_a_tool(client: Any, models: Models) -> None:

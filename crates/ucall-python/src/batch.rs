@@ -127,7 +127,9 @@ impl Batches {
 
     /// Removes a call that waits no longer.
     pub(crate) fn remove(&mut self, token: Token) {
-        let _ = self.queues.iter().any(|queue| queue.remove(token));
+        if self.queues.iter().any(|queue| queue.remove(token)) {
+            self.forget_unused();
+        }
     }
 
     fn find(&self, procedure: &SharedProcedure) -> Option<&Arc<BatchQueue>> {

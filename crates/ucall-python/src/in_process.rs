@@ -21,15 +21,21 @@ pub(crate) fn set_binds(server: &Bound<'_, Server>, binds: bool) {
     server.get().state().binds = binds;
 }
 
-/// Has a running server serve a connected stream, whose descriptor it takes over.
+/// Has a running server serve a connected stream, whose descriptor it takes over, for `peer` if it
+/// is given.
 #[pyfunction]
-pub(crate) fn adopt(server: &Bound<'_, Server>, descriptor: RawFd) -> PyResult<()> {
+#[pyo3(signature = (server, descriptor, peer=None))]
+pub(crate) fn adopt(
+    server: &Bound<'_, Server>,
+    descriptor: RawFd,
+    peer: Option<PeerArgument>,
+) -> PyResult<()> {
     // SAFETY: the caller gives the descriptor away.
     let stream = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let Some(mailbox) = server.get().state().worker.as_ref().map(|it| it.mailbox.clone()) else {
         return Err(PyConnectionRefusedError::new_err("the server does not run"));
     };
-    mailbox.send(Message::Adopt(stream));
+    mailbox.send(Message::Adopt(stream, peer.map(Peer::from)));
     Ok(())
 }
 
@@ -40,6 +46,15 @@ pub(crate) enum PeerArgument {
     Address(IpAddr, u16),
 }
 
+impl From<PeerArgument> for Peer {
+    fn from(peer: PeerArgument) -> Self {
+        match peer {
+            PeerArgument::Process(pid, uid, gid) => Self::Process { pid, uid, gid },
+            PeerArgument::Address(ip, port) => Self::Address(SocketAddr::new(ip, port)),
+        }
+    }
+}
+
 /// Makes a context that belongs to no call. `headers` are lines as HTTP has them.
 #[pyfunction]
 pub(crate) fn make_context(
@@ -48,9 +63,6 @@ pub(crate) fn make_context(
     headers: Vec<u8>,
     peer: Option<PeerArgument>,
 ) -> Context {
-    let peer = peer.map(|peer| match peer {
-        PeerArgument::Process(pid, uid, gid) => Peer::Process { pid, uid, gid },
-        PeerArgument::Address(ip, port) => Peer::Address(SocketAddr::new(ip, port)),
-    });
-    Context::without_call(user.map(|user| Arc::new(Identity::new(py, user)) as _), &headers, peer)
+    let user = user.map(|user| Arc::new(Identity::new(py, user)) as _);
+    Context::without_call(user, &headers, peer.map(Peer::from))
 }

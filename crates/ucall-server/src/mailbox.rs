@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use ucall_engine::Peer;
 use ucall_proto::Drain;
 
 use crate::brokered_call::BrokeredCall;
@@ -17,8 +18,9 @@ pub enum Message {
     Stop,
     /// All processes that share the listening sockets stop: the drain of this one ends the sockets.
     AllStop,
-    /// Serve a connected stream socket, as if a listener had accepted it.
-    Adopt(OwnedFd),
+    /// Serve a connected stream socket, as if a listener had accepted it, for this caller if it is
+    /// another than the socket's peer.
+    Adopt(OwnedFd, Option<Peer>),
     /// Run a call that has come through a broker.
     Call(Box<BrokeredCall>),
     /// Run more of the calls that wait.

@@ -263,8 +263,8 @@ impl<E: Engine, H: Handler> Worker<E, H> {
                 Message::Drain { .. } if has_adopted => self.mailbox.send(message),
                 Message::Stop => stopped = true,
                 Message::AllStop => self.driver.listeners().set_all_stop(),
-                Message::Adopt(stream) => {
-                    self.driver.adopt(stream);
+                Message::Adopt(stream, peer) => {
+                    self.driver.adopt(stream, peer);
                     has_adopted = true;
                 }
                 Message::Call(call) => self.driver.enqueue_brokered(*call),

@@ -95,8 +95,17 @@ def begin(
             tokens_max = arguments["max_tokens"] = checked_count(asked, name, 1 << 53)
             break
     choices = [Choice(stops, tokens_max) for _ in range(count)]
-    items = [it.deltas(caller.items(request, function, arguments)) for it in choices]
+    items = [it.deltas(_items(caller, request, function, arguments)) for it in choices]
     return Answers(choices, merged(items))
+
+
+async def _items(
+    caller: Caller, request: HttpRequest, function: Function, arguments: Json
+) -> AsyncGenerator[Any]:
+    with caller.calls_of(request) as calls:
+        async with contextlib.aclosing(calls.items(function, arguments)) as items:
+            async for item in items:
+                yield item
 
 
 def checked_messages(messages: object) -> list[Json]:

@@ -16,6 +16,7 @@ __all__ = ["Choice", "merged", "new_id", "usage_of"]
 _MEMBERS = frozenset(
     ["content", "finish_reason", "reasoning_content", "refusal", "tool_calls", "usage"]
 )
+_NO_DELTA = "the model yielded neither text nor a delta"
 
 
 class Choice:
@@ -56,7 +57,11 @@ class Choice:
         """Yields what each item adds to the message, up to a stop."""
         async with contextlib.aclosing(items):  # type: ignore[type-var]
             async for item in items:
-                if delta := self._delta(item):
+                try:
+                    delta = self._delta(item)
+                except (AttributeError, LookupError, TypeError, ValueError) as error:
+                    raise ApiError(f"{_NO_DELTA}: {error}", status=500) from error
+                if delta:
                     yield delta
                 if self._is_stopped:
                     return
@@ -67,13 +72,14 @@ class Choice:
     def _delta(self, item: object) -> Json:
         item = {"content": item} if isinstance(item, str) else item
         if not isinstance(item, dict) or not item.keys() <= _MEMBERS:
-            raise ApiError("the model yielded neither text nor a delta", status=500)
+            raise ApiError(_NO_DELTA, status=500)
+        item = {name: value for name, value in item.items() if value is not None}
         delta = {name: item[name] for name in ("reasoning_content", "refusal") if name in item}
         for name, text in delta.items():
             self.others[name] = self.others.get(name, "") + text
         self.reason = item.get("finish_reason", self.reason)
         self.usage = item.get("usage", self.usage)
-        if text := item.get("content"):
+        if text := item.get("content", "") + "":
             self._tokens += 1
             if text := self._unstopped(text):
                 self.texts.append(text)

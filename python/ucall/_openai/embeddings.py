@@ -8,12 +8,12 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from ucall._openai.errors import ApiError
-from ucall._openai.functions import Caller, Function, Json, model_named
+from ucall._openai.functions import Caller, Calls, Function, Json, model_named
 from ucall._openai.options import arguments_of, members_of
 from ucall.stubs import array_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from ucall._core import HttpRequest
 
@@ -33,7 +33,8 @@ async def embed(request: HttpRequest, models: Mapping[str, Function], caller: Ca
     if form not in ("float", "base64"):
         raise ApiError("encoding_format: expected float or base64", "encoding_format")
     arguments = arguments_of(function, members, _HANDLED)
-    vectors = await _vectors(request, function, caller, texts, arguments)
+    with caller.calls_of(request) as calls:
+        vectors = await _vectors(calls, function, texts, arguments)
     write = _base64 if form == "base64" else _floats
     data = [
         {"object": "embedding", "index": index, "embedding": write(vector)}
@@ -52,20 +53,29 @@ def _texts(texts: Any) -> list[str]:
     return texts
 
 
-async def _vectors(
-    request: HttpRequest, function: Function, caller: Caller, texts: list[str], others: Json
-) -> list[Any]:
+async def _vectors(calls: Calls, function: Function, texts: list[str], others: Json) -> list[Any]:
     """A vector for each text: by one call, or by one for each text, of which the server makes
     batches."""
     param = function.params[0]
     if not function.takes_list:
-        calls = [caller.call(request, function, {**others, param: text}) for text in texts]
-        return list(await asyncio.gather(*calls))
-    found = await caller.call(request, function, {**others, param: texts})
+        each = [{**others, param: text} for text in texts]
+        return await _all([calls.call(function, it) for it in each])
+    found = await calls.call(function, {**others, param: texts})
     vectors = list(array_of(found)) if isinstance(found, str) else found
     if not isinstance(vectors, list) or len(vectors) != len(texts):
         raise ApiError("the model returned another number of vectors than of texts", status=500)
     return vectors
+
+
+async def _all(calls: list[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """The results of calls, of which the others end when one fails."""
+    tasks = [asyncio.ensure_future(it) for it in calls]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _floats(vector: Any) -> Any:

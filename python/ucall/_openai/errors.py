@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ucall._routes.response import HttpResponse
-from ucall.errors import ConnectionError, RPCError
+from ucall.errors import ConnectionError, HTTPError, RPCError
 
 __all__ = ["ApiError", "api_error"]
 
@@ -55,6 +55,8 @@ class ApiError(Exception):
 
 def api_error(error: RPCError | ConnectionError) -> ApiError:
     """The error of a call in OpenAI's form."""
+    if isinstance(error, HTTPError):  # A function's own `auth` refuses the key, for instance.
+        return ApiError(f"{error.status} {error.reason}", status=error.status)
     if isinstance(error, ConnectionError):  # The server stops.
         return ApiError("the server is not available", status=503)
     data: Any = error.data

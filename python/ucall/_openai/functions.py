@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ucall import aio
@@ -15,17 +17,20 @@ from ucall.schema.description import describe_by_name
 from ucall.schema.types import Schemas
 
 if TYPE_CHECKING:
+    from ucall import Process
     from ucall._core import HttpRequest
     from ucall.server import Server
 
-__all__ = ["Caller", "Function", "Json", "Served", "model_named", "models_of"]
+__all__ = ["Caller", "Calls", "Function", "Json", "Served", "model_named", "models_of"]
 
 Json = dict[str, Any]
 
 #: A function, or the name of its method.
 Served = Callable[..., object] | str
-#: Calls at the same time whose results come whole: embeddings. Those of chats are streams.
-_CONNECTIONS_MAX = 1000
+#: Calls of a peer at the same time whose results come whole, as those of embeddings.
+_CONNECTIONS_MAX = 100
+#: Peers without a request whose connections are kept.
+_PEERS_MAX = 16
 #: Headers of a request that are not those of the calls that it makes, besides those that the client
 #: sets itself.
 _OWN_HEADERS = frozenset(
@@ -117,48 +122,87 @@ def _name_of(function: Callable[..., object], served: Mapping[str, Any]) -> str:
 class Caller:
     """Calls the functions of a server for its routes, on the server's event loop.
 
-    A call has the headers of its request, so that the server's ``auth`` knows its caller, and the
-    connection's other end is this process.
+    A call has the headers and the peer of its request, so that the server's ``auth``, its limits of
+    each caller and the function's context have the caller of the request.
     """
 
     def __init__(self, server: Server) -> None:
-        path = server._functions._paths[0]
-        self._client = aio.Client(
-            f"{'http' if server._tls is None else 'https'}://localhost{path}",
+        self._server = server
+        self._clients: OrderedDict[str, _Shared] = OrderedDict()
+        server.on_shutdown(self._close)
+
+    @contextlib.contextmanager
+    def calls_of(self, request: HttpRequest) -> Iterator[Calls]:
+        """The calls that a request makes. Requests of one peer share connections."""
+        peer = repr(request.peer)
+        shared = self._clients.get(peer)
+        if shared is None:
+            shared = self._clients[peer] = _Shared(self._client_of(request.peer))
+        self._clients.move_to_end(peer)
+        shared.users += 1
+        passed_on = {it: value for it, value in request.headers.items() if _is_passed_on(it, value)}
+        try:
+            yield Calls(shared.client.with_options(headers=passed_on))
+        finally:
+            shared.users -= 1
+            self._close_unused()
+
+    def _client_of(self, peer: tuple[str, int] | Process | None) -> aio.Client:
+        has_tls, path = self._server._tls is not None, self._server._functions._paths[0]
+        client = aio.Client(
+            f"{'https' if has_tls else 'http'}://localhost{path}",
             timeout=None,
-            verify=not server._tls,
+            verify=not has_tls,
             max_connections=_CONNECTIONS_MAX,
         )
-        self._client._options.address.connector = functools.partial(in_process.connect, server)
-        server.on_shutdown(self._client._pool.close)
+        connect = functools.partial(in_process.connect, self._server, peer)
+        client._options.address.connector = connect
+        return client
 
-    async def call(self, request: HttpRequest, function: Function, arguments: Json) -> Any:
+    def _close_unused(self) -> None:
+        unused = [it for it, shared in self._clients.items() if not shared.users]
+        for peer in unused[: max(0, len(self._clients) - _PEERS_MAX)]:
+            self._clients.pop(peer).client._pool.close()
+
+    def _close(self) -> None:
+        while self._clients:
+            self._clients.popitem()[1].client._pool.close()
+
+
+class _Shared:
+    """The client of a peer's requests, and how many of them use it."""
+
+    def __init__(self, client: aio.Client) -> None:
+        self.client = client
+        self.users = 0
+
+
+class Calls:
+    """The calls of one request."""
+
+    def __init__(self, client: aio.Client) -> None:
+        self._client = client
+
+    async def call(self, function: Function, arguments: Json) -> Any:
         """The result of a call.
 
         Raises:
             ucall.RPCError: The call failed.
             ucall.ConnectionError: The server stops.
         """
-        response = await self._client_of(request).call(function.name, **arguments)
+        response = await self._client.call(function.name, **arguments)
         return response.json
 
-    async def items(
-        self, request: HttpRequest, function: Function, arguments: Json
-    ) -> AsyncIterator[Any]:
+    async def items(self, function: Function, arguments: Json) -> AsyncGenerator[Any]:
         """Yields what a function yields, or the result of one that does not.
 
         Raises what `call` does.
         """
-        client = self._client_of(request)
-        async with client.stream.call(function.name, **arguments) as stream:
+        async with self._client.stream.call(function.name, **arguments) as stream:
             async for item in stream:
                 yield item
             if not function.yields:
                 yield stream.result
-
-    def _client_of(self, request: HttpRequest) -> aio.Client:
-        headers = {it: value for it, value in request.headers.items() if _is_passed_on(it, value)}
-        return self._client.with_options(headers=headers)
 
 
 def _is_passed_on(name: str, value: str) -> bool:

@@ -24,7 +24,9 @@ _WITHOUT_EFFECT = frozenset(
 )
 #: Values of members that ask for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "background": (False,),
     "frequency_penalty": (0,),
+    "include": ([],),
     "logit_bias": ({},),
     "logprobs": (False,),
     "modalities": (["text"],),
@@ -34,6 +36,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "temperature": (1,),
     "tool_choice": ("auto", "none"),
     "tools": ([],),
+    "top_logprobs": (0,),
     "top_p": (1,),
     "truncation": ("disabled",),
 }
@@ -48,12 +51,17 @@ def members_of(request: HttpRequest) -> Json:
         ApiError: The body is no JSON object.
     """
     try:
-        members = json.loads(request.body)
+        members = json.loads(request.body, parse_constant=_refuse_constant)
+        json.dumps(members, ensure_ascii=False).encode()  # Fails for half of a surrogate pair.
     except (ValueError, RecursionError) as error:
         raise ApiError(f"the body is not JSON: {error}") from None
     if not isinstance(members, dict):
         raise ApiError("the body: expected a JSON object")
     return {name: value for name, value in members.items() if value is not None}
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def arguments_of(function: Function, members: Json, handled: Collection[str]) -> Json:

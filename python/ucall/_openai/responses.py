@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["respond"]
 
-_HANDLED = frozenset(["messages", "model", "max_output_tokens", "stream"])
+_HANDLED = frozenset(["messages", "model", "max_output_tokens", "stream", "stream_options"])
+#: Reasons for an answer that is not whole.
+_CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 async def respond(
@@ -44,7 +46,7 @@ async def respond(
 def _as_chat(members: Json) -> Json:
     """The request as one of a chat."""
     chat = dict(members)
-    messages = [_message(it) for it in _items(chat.pop("input", None))]
+    messages = _messages(_items(chat.pop("input", None)))
     if "instructions" in chat:
         messages = [{"role": "system", "content": chat.pop("instructions")}, *messages]
     chat["messages"] = checked_messages(messages)
@@ -61,7 +63,8 @@ def _as_chat(members: Json) -> Json:
     if form is not None:
         chat["response_format"] = form
     chat |= text | {f"reasoning_{name}": it for name, it in object_in(chat, "reasoning").items()}
-    return {name: it for name, it in chat.items() if name not in ("reasoning", "text")}
+    left_out = ("reasoning", "text")
+    return {name: it for name, it in chat.items() if name not in left_out and it is not None}
 
 
 def _items(items: object) -> list[Any]:
@@ -70,6 +73,19 @@ def _items(items: object) -> list[Any]:
     if not isinstance(items, list) or not all(isinstance(it, dict) for it in items):
         raise ApiError("input: expected a text, or a list of items", "input")
     return items
+
+
+def _messages(items: list[Any]) -> list[Json]:
+    """The items of the input as messages of a chat, of which one has the calls of a turn."""
+    messages: list[Json] = []
+    for message in map(_message, items):
+        calls = message.get("tool_calls")
+        if calls and messages and messages[-1].get("role") == "assistant":
+            last = messages[-1]
+            messages[-1] = {**last, "tool_calls": [*last.get("tool_calls", []), *calls]}
+        else:
+            messages.append(message)
+    return messages
 
 
 def _message(item: Json) -> Json:
@@ -122,25 +138,30 @@ class _Response:
 
     def ended(self) -> Json:
         """The whole response."""
-        is_cut = self._choice.finish_reason == "length"
+        reason = _CUTS.get(self._choice.finish_reason)
         usage = usage_of([self._choice])
-        counts = None
+        counts: Json | None = None
         if usage is not None:
             prompt, completion = usage
             counts = {"input_tokens": prompt, "output_tokens": completion}
             counts["total_tokens"] = prompt + completion
+            counts["input_tokens_details"] = {"cached_tokens": 0}
+            counts["output_tokens_details"] = {"reasoning_tokens": 0}
         return {
             **self._head,
-            "status": "incomplete" if is_cut else "completed",
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "status": "incomplete" if reason else "completed",
+            "incomplete_details": {"reason": reason} if reason else None,
             "output": [*self._messages(), *map(_call_item, self._choice.tool_calls)],
             "usage": counts,
         }
 
     def _messages(self) -> list[Json]:
         choice = self._choice
-        is_call_alone = choice.tool_calls and not choice.texts
-        return [] if is_call_alone else [self._message([_part(choice.text)], "completed")]
+        refusal = choice.others.get("refusal")
+        parts = [{"type": "refusal", "refusal": refusal}] if refusal else []
+        if choice.texts or not (parts or choice.tool_calls):
+            parts = [_part(choice.text), *parts]
+        return [self._message(parts, "completed")] if parts else []
 
     def _message(self, content: list[Json], status: str) -> Json:
         head = {"id": self._message_id, "type": "message", "role": "assistant"}
@@ -173,10 +194,15 @@ class _Response:
             yield it
 
     def _text_begins(self) -> list[bytes]:
-        item, place = self._message([], "in_progress"), {"output_index": 0}
-        added = self._event("response.output_item.added", item=item, **place)
-        ids = {"item_id": self._message_id, "content_index": 0, **place}
-        return [added, self._event("response.content_part.added", part=_part(""), **ids)]
+        return [self._message_begins(), self._part_event("added", 0, _part(""))]
+
+    def _message_begins(self) -> bytes:
+        item = self._message([], "in_progress")
+        return self._event("response.output_item.added", item=item, output_index=0)
+
+    def _part_event(self, kind: str, index: int, part: Json) -> bytes:
+        ids = {"item_id": self._message_id, "output_index": 0, "content_index": index}
+        return self._event(f"response.content_part.{kind}", part=part, **ids)
 
     def _text_event(self, kind: str, **members: object) -> bytes:
         ids = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
@@ -187,12 +213,7 @@ class _Response:
         for index, item in enumerate(ended["output"]):
             place = {"output_index": index}
             if item["type"] == "message":
-                if not self._choice.texts:
-                    events += self._text_begins()
-                ids = {"item_id": self._message_id, "content_index": 0, **place}
-                part = item["content"][0]
-                events.append(self._text_event("done", text=part["text"]))
-                events.append(self._event("response.content_part.done", part=part, **ids))
+                events += self._message_ends(item["content"])
             else:
                 arguments, ids = item["arguments"], {"item_id": item["id"], **place}
                 begun = {**item, "status": "in_progress", "arguments": ""}
@@ -203,6 +224,22 @@ class _Response:
                 events.append(self._event(f"{kind}.done", **named, **ids))
             events.append(self._event("response.output_item.done", item=item, **place))
         return [*events, self._event(f"response.{ended['status']}", response=ended)]
+
+    def _message_ends(self, parts: list[Json]) -> list[bytes]:
+        events = [] if self._choice.texts else [self._message_begins()]
+        for index, part in enumerate(parts):
+            if part["type"] == "output_text":
+                if not self._choice.texts:
+                    events.append(self._part_event("added", index, _part("")))
+                events.append(self._text_event("done", text=part["text"]))
+            else:
+                ids = {"item_id": self._message_id, "output_index": 0, "content_index": index}
+                refusal = part["refusal"]
+                events.append(self._part_event("added", index, {**part, "refusal": ""}))
+                events.append(self._event("response.refusal.delta", delta=refusal, **ids))
+                events.append(self._event("response.refusal.done", refusal=refusal, **ids))
+            events.append(self._part_event("done", index, part))
+        return events
 
     def _event(self, kind: str, **members: object) -> bytes:
         number, self._number = self._number, self._number + 1

@@ -12,20 +12,21 @@ from ucall._server import embedded, serving_threads
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ucall import Process
     from ucall.server import Server
 
 __all__ = ["connect", "serve", "start"]
 
 
-def connect(server: Server) -> socket.socket:
-    """A connection to a running server.
+def connect(server: Server, peer: tuple[str, int] | Process | None = None) -> socket.socket:
+    """A connection to a running server, whose calls come from `peer`, by default this process.
 
     Raises:
         ConnectionRefusedError: It does not run.
     """
     near, far = socket.socketpair()
     try:
-        _core.adopt(server._core, far.detach())
+        _core.adopt(server._core, far.detach(), peer)
     except ConnectionRefusedError:
         near.close()
         raise

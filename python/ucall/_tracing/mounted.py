@@ -16,7 +16,7 @@ from opentelemetry.context import attach
 from ucall._tracing import PROPAGATOR, Attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 
     from ucall._asgi.mount import Application, Message
 
@@ -55,19 +55,26 @@ class TracedApplication:
             _fail(span, error)
             raise
         finally:
-            span.end()
+            if span.is_recording():  # Its response has not ended it.
+                span.end()
 
     def _start(self, scope: MutableMapping[str, Any]) -> trace.Span:
         attributes = _attributes(scope) | {"http.route": self._route}
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1")
-            for name, value in scope["headers"]
-            if name in (b"traceparent", b"tracestate")
-        }
+        headers = _trace_headers(scope["headers"])
         # As for calls: without a caller's span it begins a trace.
         parent = PROPAGATOR.extract(headers, Variables())
         name = f"{_known_method(scope) or 'HTTP'} {self._route}"
         return self._tracer.start_span(name, parent, trace.SpanKind.SERVER, attributes)
+
+
+def _trace_headers(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The caller's span (W3C Trace Context): none if several lines name one."""
+    parents = [value for name, value in lines if name == b"traceparent"]
+    states = [value for name, value in lines if name == b"tracestate"]
+    if len(parents) != 1:
+        return {}
+    headers = {"traceparent": parents[0], "tracestate": b",".join(states)}
+    return {name: value.decode("latin-1") for name, value in headers.items() if value}
 
 
 def _known_method(scope: MutableMapping[str, Any]) -> str | None:

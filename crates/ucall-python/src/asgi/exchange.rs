@@ -11,7 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use ucall_proto::websocket::CloseCode;
-use ucall_server::{Reservation, RunPermit, Token};
+use ucall_server::{MemoryBudget, RunPermit, Token};
 
 use super::http::Http;
 use super::message::Message;
@@ -166,11 +166,11 @@ impl Exchange {
         &self,
         message: Message,
         len: usize,
-        reserved: Reservation,
+        budget: &MemoryBudget,
     ) -> Vec<Py<PyAny>> {
         let mut state = self.state();
         if let Conversation::WebSocket(socket) = &mut state.conversation {
-            socket.push(message, len, reserved);
+            socket.push(message, len, budget);
         }
         mem::take(&mut state.receivers)
     }

@@ -16,7 +16,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use ucall_proto::websocket::{CloseCode, Opcode, write_frame};
-use ucall_server::Reservation;
+use ucall_server::{MemoryBudget, Reservation};
 
 use super::message::Message;
 use super::output::{FirstStep, bytes_of};
@@ -98,9 +98,14 @@ impl Socket {
         self.end.clone().map(|(code, reason)| Message::Disconnect(code, reason))
     }
 
-    /// Takes a message of the client, of `len` bytes.
-    pub(super) fn push(&mut self, message: Message, len: usize, reserved: Reservation) {
+    /// Takes a message of the client, of `len` bytes. Messages for which there was no room, since
+    /// they come before the end of the connection, are reserved however short they are.
+    pub(super) fn push(&mut self, message: Message, len: usize, budget: &MemoryBudget) {
         let len = len + MESSAGE_OVERHEAD_BYTES;
+        let mut reserved = budget.reserve_large(len);
+        if self.held_bytes >= BODY_BYTES_MAX {
+            reserved.resize(len, budget);
+        }
         self.held_bytes += len;
         self.messages.push_back((message, len, reserved));
     }

@@ -117,8 +117,7 @@ impl Deferral {
             }
             MessageKind::Binary => Message::Bytes(PyBytes::new(py, payload).unbind()),
         };
-        let reserved = self.calls.budget().reserve_large(payload.len());
-        for future in exchange.take_message(message, payload.len(), reserved) {
+        for future in exchange.take_message(message, payload.len(), self.calls.budget()) {
             self.streams.push_future(future);
         }
     }

@@ -16,6 +16,8 @@ const TRANSPORTS: [Transport; 5] =
 const ABSENT: u32 = u32::MAX;
 /// A client behind a proxy that does not name it.
 const UNKNOWN: &str = "?";
+/// What a process is told of the name of a user, which `auth` may make as long as it likes.
+const NAME_BYTES_MAX: usize = 1024;
 
 /// What a process knows of a call.
 pub(super) struct ReceivedOrigin {
@@ -38,7 +40,7 @@ pub(super) fn encode(contents: &Contents) -> Vec<u8> {
         origin.id(),
         origin.traceparent(),
         tracestate.as_ref().map(String::as_bytes),
-        origin.user().map(str::as_bytes),
+        origin.user().map(|name| name.as_bytes().chunks(NAME_BYTES_MAX).next().unwrap_or_default()),
     ];
     let transport = TRANSPORTS.iter().position(|it| *it == origin.transport);
     let mut bytes = vec![transport.unwrap_or(0) as u8, u8::from(context.is_some())];

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use ucall_engine::{Engine, Id, Listener};
+use ucall_engine::{Engine, Id, Listener, Peer};
 
 use super::ConnectionDriver;
 use crate::admission::{AdmissionQueues, YieldEnd};
@@ -30,11 +30,16 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         self.listeners.listen(listener, &mut self.engine)
     }
 
-    /// Serves a connected stream that no listener has accepted.
+    /// Serves a connected stream that no listener has accepted, for `peer` if it is given.
     #[cold]
-    pub(crate) fn adopt(&mut self, stream: OwnedFd) {
+    pub(crate) fn adopt(&mut self, stream: OwnedFd, peer: Option<Peer>) {
         match self.engine.adopt(stream) {
-            Ok(id) => self.accept(id),
+            Ok(id) => {
+                self.accept(id);
+                if let Some(entry) = self.connections.find(id) {
+                    entry.caller.peer = peer;
+                }
+            }
             Err(error) => {
                 let line = format!("cannot serve a connection: {error}");
                 self.context.dispatcher.handler.warn(&line);
