@@ -299,7 +299,8 @@ def test_embeddings_that_are_refused(client: Any, openai: Any) -> None:
 
 
 def test_models(client: Any, openai: Any) -> None:
-    names = {"echo", "endless", "tools", "whole", "fails", "letters", "lengths", "matrix"}
+    names = {"echo", "endless", "tools", "whole", "fails", "odd", "refuses"}
+    names |= {"letters", "lengths", "matrix"}
     assert {model.id for model in client.models.list()} == names
     assert client.models.retrieve("echo").object == "model"
     with pytest.raises(openai.NotFoundError) as raised:
