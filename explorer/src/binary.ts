@@ -42,7 +42,7 @@ export function readNpy(bytes: Uint8Array): NpyArray | undefined {
   if (bytes.length < from) return undefined;
   const start = from + (isLong ? view.getUint32(8, true) : view.getUint16(8, true));
   const head = new TextDecoder().decode(bytes.subarray(from, start));
-  const [, dtype] = /'descr': '([^']+)'/.exec(head) ?? [];
+  const [, dtype] = /'descr': '([<>|=][a-zA-Z]\d+)'/.exec(head) ?? [];
   const [, sides] = /'shape': \(([\d, ]*)\)/.exec(head) ?? [];
   if (!dtype || sides === undefined) return undefined;
   const shape = sides

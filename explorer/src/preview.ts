@@ -1,6 +1,6 @@
 /** Values as short texts: JSON on one line, and arrays in rows. */
 
-import type { NpyArray } from "./binary";
+import { sizeOf, type NpyArray } from "./binary";
 import { isExactInteger } from "./values";
 
 const STRING_LENGTH = 40;
@@ -53,7 +53,9 @@ export function arrayText(array: NpyArray): string {
 }
 
 function rows({ shape, strides, text }: NpyArray, width: number): string {
-  const isWhole = shape.reduce((product, side) => product * side, 1) <= WHOLE;
+  const size = sizeOf(shape);
+  // One without items may have any number of empty rows.
+  const isWhole = size > 0 && size <= WHOLE;
   const head = shape.length === 1 ? EDGE_OF_ROW : EDGE;
   let left = ITEMS;
   const write = (axis: number, place: number): string => {
@@ -62,6 +64,7 @@ function rows({ shape, strides, text }: NpyArray, width: number): string {
       left--;
       return text(place).padStart(width);
     }
+    if (side === 0) left--;
     const parts: string[] = [];
     for (let at = 0; at < side; at++) {
       if (left <= 0 || (!isWhole && at === head && side > head + EDGE)) {

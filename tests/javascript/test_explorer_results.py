@@ -69,6 +69,28 @@ def test_a_large_array_is_shown_by_its_edges(serve: Serve, open_page: OpenPage) 
     assert lines[0].startswith("[[[   0,    2,    4, …,   12,   14,   16],"), lines[0]
 
 
+@pytest.mark.parametrize(
+    ("shape", "shown"),
+    [
+        ((0,), r"\[\]"),
+        ((2, 0), r"\[\[\],\n \[\]\]"),
+        ((10**6, 0), r"\[(\[\],\n ){3}…(,\n \[\]){3}\]"),
+        ((9, 9, 9, 9, 0), r"(?s)\[{5}\].*…\]"),
+    ],
+)
+def test_an_array_without_items_is_shown_by_its_edges(
+    serve: Serve, open_page: OpenPage, tmp_path: Path, shape: tuple[int, ...], shown: str
+) -> None:
+    numpy.save(tmp_path / "array.npy", numpy.empty(shape))
+    page = open_page(serve(), "#same")
+    text = base64.b64encode((tmp_path / "array.npy").read_bytes()).decode()
+    field(page, "value").fill(text)
+    call(page)
+    expect(outcome(page)).to_contain_text("0 items")
+    text = outcome(page).locator("figure pre").inner_text()
+    assert re.fullmatch(shown, text) and text.count("[]") <= 150
+
+
 def test_an_array_of_pixels_is_a_picture(serve: Serve, open_page: OpenPage) -> None:
     page = open_page(serve(), "#gradient")
     for height, width, step in ((30, 40, 1), (7, 40, 0), (16, 100_000, 25)):
@@ -96,8 +118,9 @@ def test_an_array_of_pixels_is_a_picture(serve: Serve, open_page: OpenPage) -> N
         "{'descr': '<f8', 'fortran_order': False, 'shape': (9, 9), }",
         f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({'1, ' * 65}), }}",
         "{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': '<1f8', 'fortran_order': False, 'shape': (8,), }",
     ],
-    ids=["cut", "dimensions", "structured"],
+    ids=["cut", "dimensions", "structured", "dtype"],
 )
 def test_an_array_that_cannot_be_read_is_bytes(
     serve: Serve, open_page: OpenPage, header: str
