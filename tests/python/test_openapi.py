@@ -277,6 +277,84 @@ def test_a_route_comes_before_a_function() -> None:
     assert document_of(server)["paths"]["/buy"]["post"]["operationId"] == "own"
 
 
+def test_a_route_with_a_star_beside_one_with_a_param_is_described() -> None:
+    server = ucall.Server(port=0)
+
+    @server.http("/a/*", methods=["GET", "PUT"])
+    def rest(request: ucall.HttpRequest) -> str:
+        return "rest"
+
+    @server.http("/a/{x}")
+    def one(request: ucall.HttpRequest) -> str:
+        return "one"
+
+    @server.http("/b/{rest}")
+    def two(request: ucall.HttpRequest) -> str:
+        return "two"
+
+    server.http("/b/{x}/{y}")(two)
+    server.http("/b/*")(rest)
+    with server:
+        described = describe(server).openapi()
+        url = f"http://127.0.0.1:{server.port}"
+        # As the server answers.
+        assert [httpx.get(f"{url}/a/{it}").text for it in ("1", "1/2", "1/2/3")] == [
+            "one",
+            "rest",
+            "rest",
+        ]
+        assert [httpx.put(f"{url}/a/{it}").status_code for it in ("1", "1/2")] == [405, 200]
+    assert list(OpenAPIV31SpecValidator(described).iter_errors()) == []
+    names = {
+        path: {
+            verb: [param["name"] for param in operation["parameters"]]
+            for verb, operation in operations.items()
+        }
+        for path, operations in described["paths"].items()
+    }
+    assert names == {
+        "/a/{segment_1}/{rest}": {"get": ["segment_1", "rest"], "put": ["segment_1", "rest"]},
+        "/a/{x}": {"get": ["x"]},
+        "/b/{rest}": {"get": ["rest"]},
+        "/b/{x}/{y}": {"get": ["x", "y"]},
+        "/b/{segment_1}/{segment_2}/{rest}": {"get": ["segment_1", "segment_2", "rest"]},
+    }
+
+
+def test_ids_of_operations_differ() -> None:
+    server = ucall.Server(port=0)
+    server.add(nothing, name="f")
+    server.add(nothing, name="f_2")
+
+    @server.http("/route")
+    def f(request: ucall.HttpRequest) -> str:
+        return ""
+
+    paths = describe(server).openapi()["paths"]
+    ids = [it["operationId"] for operations in paths.values() for it in operations.values()]
+    assert ids == ["f", "f_2", "f_3"]
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 409, 422, 429, 500, 503, 505])
+def test_errors_have_the_statuses_that_the_server_answers(code: int) -> None:
+    def fail() -> None:
+        raise ucall.RPCError(code, "no")
+
+    fail.__doc__ = f"""Fails.
+
+    Raises:
+        ucall.RPCError: {code}, no.
+    """
+    server = ucall.Server(port=0)
+    server.add(fail)
+    responses = describe(server).openapi()["paths"]["/fail"]["post"]["responses"]
+    with server:
+        status = httpx.post(f"http://127.0.0.1:{server.port}/fail").status_code
+    assert [key for key, it in responses.items() if f"{code}: no" in it["description"]] == [
+        str(status)
+    ]
+
+
 @pytest.mark.parametrize(
     ("auth", "scheme"),
     [
@@ -307,6 +385,33 @@ def test_auth_is_described(auth: ucall.auth.Keys, scheme: dict[str, str]) -> Non
     assert paths["/files/{rest}"]["get"]["security"] == []
     assert paths["/scoped"]["post"]["security"] == [{"caller": ["write"]}]
     assert "403" in paths["/scoped"]["post"]["responses"]
+
+
+@pytest.mark.parametrize("auth", [None, ucall.auth.bearer(["s3cret"])])
+def test_an_auth_of_a_function_is_described(auth: ucall.auth.Keys | None) -> None:
+    server = ucall.Server(port=0, auth=auth)
+    server(auth=ucall.auth.api_key(["key"], header="X-Own"), scopes=["write"])(nothing)
+    server(name="other", auth=ucall.auth.bearer(["own"]))(nothing)
+    server(name="plain")(nothing)
+    described = describe(server).openapi()
+    assert list(OpenAPIV31SpecValidator(described).iter_errors()) == []
+    schemes = described["components"]["securitySchemes"]
+    operations = {path: it["post"] for path, it in described["paths"].items()}
+
+    def asked(path: str) -> list[tuple[dict[str, str], list[str]]]:
+        security = operations[path].get("security", described.get("security", []))
+        return [(schemes[name], scopes) for it in security for name, scopes in it.items()]
+
+    bearer = {"type": "http", "scheme": "bearer"}
+    assert asked("/nothing") == [({"type": "apiKey", "in": "header", "name": "X-Own"}, ["write"])]
+    assert asked("/other") == [(bearer, [])]
+    assert asked("/plain") == ([] if auth is None else [(bearer, [])])
+    refused = ["401" in it["responses"] for it in operations.values()]
+    assert refused == [
+        True,
+        True,
+        auth is not None,
+    ]
 
 
 def test_a_server_without_auth_describes_none(document: dict[str, Any]) -> None:
@@ -361,3 +466,8 @@ def test_names_of_components_are_those_that_openapi_allows(document: dict[str, A
         ["value"],
         ["text"],
     ]
+    errors = described["paths"]["/weigh"]["post"]["responses"]
+    for status in ("422", "500", "default"):
+        schema = errors[status]["content"]["application/json"]["schema"]
+        assert schema == {"$ref": "#/components/schemas/Error"}
+    assert described["components"]["schemas"]["Error"]["required"] == ["error"]

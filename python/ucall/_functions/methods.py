@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from ucall._functions.tool_rules import ToolRules
@@ -29,7 +29,8 @@ class Served:
             batch.
         is_idempotent: Whether a call may run twice.
         tool: Whether it is a tool of MCP, with its options if it has any.
-        auth: Whether it has an ``auth`` of its own; ``None`` if the server's is asked.
+        auth: The challenge of its own ``auth``; ``None`` if the server's is asked, ``False`` if
+            anyone may call it.
         scopes: What a caller must be allowed.
         runs: How it runs, in words: see `registration.described_run`.
     """
@@ -41,7 +42,7 @@ class Served:
         takes_batches: bool,
         is_idempotent: bool,
         tool: ToolRules | bool,
-        auth: bool | None,
+        auth: str | Literal[False] | None,
         scopes: frozenset[str],
         runs: str,
     ) -> None:

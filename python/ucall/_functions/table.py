@@ -213,9 +213,11 @@ class Functions(RouteFunctions):
         takes_batches = batch is not None and not batch.rows and registration.described is None
         shown = registration.described or function
         runs = described_run(registration.mode, processes, batch)
-        has_auth = None if auth is None else own_auth is not None
+        challenge: str | Literal[False] | None = False if auth is False else None
+        if own_auth is not None:
+            challenge = own_auth[1]
         served = Served(
-            shown, registration.hints, takes_batches, idempotent, tool, has_auth, held, runs
+            shown, registration.hints, takes_batches, idempotent, tool, challenge, held, runs
         )
         if self._tools is not None:
             if tool is not False and stream.stream == "only":

@@ -195,7 +195,7 @@ class _Describer:
         """Who may call it, if that is not whoever may call the others: as OpenRPC says it."""
         served = self._served
         return {
-            **({} if served.auth is None else {"x-auth": served.auth}),
+            **({} if served.auth is None else {"x-auth": served.auth is not False}),
             **_given("x-scopes", sorted(served.scopes)),
         }
 

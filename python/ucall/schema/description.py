@@ -35,7 +35,7 @@ def describe_functions(methods: Methods, title: str, version: str, description: 
     """Describes functions as those of a server with this title, version and description."""
     schemas = Schemas(methods.types)
     described = [
-        replace(_method(name, served, schemas), needs_auth=_needs_auth(served, methods.has_auth))
+        replace(_method(name, served, schemas), **_access(served, methods.has_auth))
         for name, served in methods.served.items()
     ]
     natives = map(_native_method, methods.natives.values())
@@ -90,10 +90,11 @@ def _response(annotation: Any, schemas: Schemas) -> tuple[str | None, Schema]:
     return "application/json", schemas.of(annotation, "result")
 
 
-def _needs_auth(served: Served, has_auth: bool) -> bool | None:
-    if served.auth is None:
-        return has_auth or None
-    return served.auth if has_auth or served.auth else None
+def _access(served: Served, has_auth: bool) -> dict[str, Any]:
+    """Who may call a function."""
+    if isinstance(served.auth, str):
+        return {"needs_auth": True, "challenge": served.auth}
+    return {"needs_auth": served.auth is None if has_auth else None}
 
 
 def describe_by_name(name: str, served: Served, schemas: Schemas) -> Method:

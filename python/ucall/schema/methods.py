@@ -60,6 +60,7 @@ class Method:
         returned: The JSON Schema of what a generator returns at the end, if its annotation has it.
         runs: How it runs, in words; empty for a plain function on the server's thread.
         needs_auth: Whether callers are authenticated; ``None`` on a server without ``auth``.
+        challenge: The ``WWW-Authenticate`` of its own ``auth``; ``None`` if it has none.
         scopes: What their tokens must allow.
     """
 
@@ -77,6 +78,7 @@ class Method:
     returned: Schema | None = None
     runs: str = ""
     needs_auth: bool | None = None
+    challenge: str | None = None
     scopes: list[str] = field(default_factory=list)
 
 

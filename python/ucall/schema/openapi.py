@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ucall.schema.dialects import PREFIX, rewritten, with_new_references
@@ -26,6 +26,7 @@ VERSION = "3.1.1"
 
 Json = dict[str, Any]
 
+_PARAM = re.compile(r"\{(\w+)\}")
 _ERROR_REF: Json = {"$ref": f"{PREFIX}Error"}
 _ERROR_SCHEMA: Json = {
     "type": "object",
@@ -44,7 +45,7 @@ _MEDIA_TYPES = {
     "image": "image/*",
     "bytes": "application/octet-stream",
 }
-#: The codes of errors that are a status; others are 500.
+#: The codes of errors that are a status; others are 500, also 401: a function asks for no key.
 _STATUSES = {400, 403, 404, 406, 409, 410, 413, 415, 422, 429, 502, 503, 504}
 
 
@@ -66,65 +67,112 @@ def document(
     """
     names = _component_names(components)
     schemas = {
-        names[PREFIX + name].removeprefix(PREFIX): rewritten(it, _as_either)
+        names[PREFIX + name].removeprefix(PREFIX): _renamed(rewritten(it, _as_either), names)
         for name, it in components.items()
     }
-    made = {
+    methods = [
+        replace(
+            it,
+            params=it.params and [replace(p, schema=_renamed(p.schema, names)) for p in it.params],
+            result=_renamed(it.result, names),
+        )
+        for it in methods
+    ]
+    routes = [replace(it, result=_renamed(it.result, names)) for it in routes]
+    access = _Access(challenge, methods)
+    return {
         "openapi": VERSION,
         "info": info,
-        "paths": _paths(methods, routes, base, challenge),
+        "paths": _paths(methods, routes, base, access),
         "components": {
             "schemas": schemas | {"Error": _ERROR_SCHEMA},
-            **_given("securitySchemes", _security_schemes(challenge)),
+            **_given("securitySchemes", access.schemes()),
         },
-        **_given("security", [{"caller": []}] if challenge else []),
+        **_given("security", access.of_server()),
     }
-    document: Json = with_new_references(made, names)
-    return document
 
 
-def _paths(methods: list[Method], routes: list[Route], base: str, challenge: str | None) -> Json:
+def _renamed(schema: Schema, names: dict[str, str]) -> Schema:
+    """A schema of the program with the names of components in this document."""
+    renamed: Schema = with_new_references(schema, names)
+    return renamed
+
+
+def _paths(methods: list[Method], routes: list[Route], base: str, access: _Access) -> Json:
     """The operations by path and method of HTTP. Their ids differ."""
     paths: dict[str, Json] = {}
-    numbers = Counter[str]()
+    ids: set[str] = set()
 
     def add(path: str, verb: str, name: str, operation: Json) -> None:
-        numbers[name] += 1
-        unique = name if numbers[name] == 1 else f"{name}_{numbers[name]}"
+        unique = _unused(name, ids)
+        ids.add(unique)
         paths.setdefault(path, {})[verb] = {"operationId": unique, **operation}
 
     for method in methods:
         path = f"{base}/{urllib.parse.quote(method.name, safe='')}"
-        add(path, "post", method.name, _function(method, challenge))
+        add(path, "post", method.name, _function(method, access))
+    shapes = {_shape(it.path) for it in routes}
     # In place of the function of the same path, as the server has it.
     for route in routes:
-        verb = route.method.lower()
-        add(_templated(route.path), verb, route.name, _route(route, challenge))
+        path = _templated(route.path, shapes)
+        add(path, route.method.lower(), route.name, _route(route, path, access))
     return paths
+
+
+def _unused(name: str, used: Container[str]) -> str:
+    """The name, with a number if it is used."""
+    unused, number = name, 1
+    while unused in used:
+        number += 1
+        unused = f"{name}_{number}"
+    return unused
 
 
 def _component_names(components: Mapping[str, Schema]) -> dict[str, str]:
     """The references to components by those of the server. ``Error`` is that of a response."""
     names = {PREFIX + name: PREFIX + name for name in components}
     if "Error" in components:
-        number = 2
-        while f"Error_{number}" in components:
-            number += 1
-        names[f"{PREFIX}Error"] = f"{PREFIX}Error_{number}"
+        names[f"{PREFIX}Error"] = PREFIX + _unused("Error", components)
     return names
 
 
-def _security_schemes(challenge: str | None) -> Json:
-    """How callers identify themselves, by the ``WWW-Authenticate`` of the server."""
-    if challenge is None:
-        return {}
+class _Access:
+    """How callers identify themselves: to the server, and to functions with their own ``auth``."""
+
+    def __init__(self, challenge: str | None, methods: list[Method]) -> None:
+        self._challenge = challenge
+        #: The names of schemes by the challenges.
+        self._names: dict[str, str] = {}
+        for it in (challenge, *(method.challenge for method in methods)):
+            if it is not None and it not in self._names:
+                self._names[it] = _unused("caller", self._names.values())
+
+    def schemes(self) -> Json:
+        return {name: _security_scheme(it) for it, name in self._names.items()}
+
+    def of_server(self) -> list[Json]:
+        return [] if self._challenge is None else [{self._names[self._challenge]: []}]
+
+    def of(self, needs_auth: bool | None, own: str | None, scopes: Iterable[str]) -> Json:
+        """The ``security`` of an operation, if it differs from the server's."""
+        challenge = self._challenge if own is None else own
+        if challenge is None:
+            return {}
+        if not needs_auth:
+            return {"security": []}
+        if challenge == self._challenge and not scopes:
+            return {}
+        return {"security": [{self._names[challenge]: sorted(scopes)}]}
+
+
+def _security_scheme(challenge: str) -> Json:
+    """How callers identify themselves, by the ``WWW-Authenticate`` that they get."""
     if found := re.fullmatch(r'ApiKey header="([^"]+)"', challenge):
-        return {"caller": {"type": "apiKey", "in": "header", "name": found[1]}}
-    scheme = challenge.partition(" ")[0].lower()
-    return {"caller": {"type": "http", "scheme": scheme}}
+        return {"type": "apiKey", "in": "header", "name": found[1]}
+    return {"type": "http", "scheme": challenge.partition(" ")[0].lower()}
 
 
-def _function(method: Method, challenge: str | None) -> Json:
+def _function(method: Method, access: _Access) -> Json:
     files = [it for it in method.params or () if _media_type(it.schema)]
     body, query = _body(method, files)
     return {
@@ -135,7 +183,7 @@ def _function(method: Method, challenge: str | None) -> Json:
         **_given("parameters", query),
         **_given("requestBody", body),
         "responses": dict(_responses(method)),
-        **_security(challenge, method.needs_auth, method.scopes),
+        **access.of(method.needs_auth, method.challenge, method.scopes),
     }
 
 
@@ -249,25 +297,33 @@ def _as_either(schema: Json) -> Json:
     return schema if lists is schema else {"anyOf": [schema, lists]}
 
 
-def _security(challenge: str | None, needs_auth: bool | None, scopes: Iterable[str]) -> Json:
-    """What differs from the server's."""
-    if challenge is None:
-        return {}
-    if not needs_auth:
-        return {"security": []}
-    return {"security": [{"caller": sorted(scopes)}]} if scopes else {}
+def _templated(path: str, shapes: Container[str]) -> str:
+    """The path of a route; its ``*`` at the end is a param.
+
+    To OpenAPI ``/a/{x}`` and ``/a/{rest}`` are the same path. The server asks ``/a/*`` only for
+    what no route with params has, so it has a segment more here.
+
+    Args:
+        shapes: The paths of routes with params.
+    """
+    if not path.endswith("*"):
+        return path
+    stem, number = path[:-1], 0
+    while _shape(f"{stem}{{rest}}") in shapes:
+        number += 1
+        stem += f"{{segment_{number}}}/"
+    return f"{stem}{{rest}}"
 
 
-def _templated(path: str) -> str:
-    """The path of a route; its ``*`` at the end is a param."""
-    return f"{path[:-1]}{{rest}}" if path.endswith("*") else path
+def _shape(path: str) -> str:
+    """What is the same for paths that OpenAPI takes for the same."""
+    return _PARAM.sub("{}", path)
 
 
-def _route(route: Route, challenge: str | None) -> Json:
-    names = re.findall(r"\{(\w+)\}", _templated(route.path))
+def _route(route: Route, path: str, access: _Access) -> Json:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in names
+        for name in _PARAM.findall(path)
     ]
     if route.path.endswith("*"):
         parameters[-1]["description"] = "The rest of the path, which may have more segments."
@@ -282,7 +338,7 @@ def _route(route: Route, challenge: str | None) -> Json:
         **_given("parameters", parameters),
         **_given("requestBody", {"content": {"*/*": {}}} if has_body else {}),
         "responses": {"200" if content else "default": response | _given("content", content)},
-        **_security(challenge, route.needs_auth, ()),
+        **access.of(route.needs_auth, None, ()),
     }
 
 
