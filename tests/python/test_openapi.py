@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
@@ -319,6 +320,22 @@ def test_a_route_with_a_star_beside_one_with_a_param_is_described() -> None:
         "/b/{x}/{y}": {"get": ["x", "y"]},
         "/b/{segment_1}/{segment_2}/{rest}": {"get": ["segment_1", "segment_2", "rest"]},
     }
+
+
+class Page:
+    def __call__(self, request: ucall.HttpRequest) -> str:
+        return "page"
+
+
+def test_routes_without_names_are_described() -> None:
+    server = ucall.Server(port=0)
+    server.http("/lambda")(lambda request: "page")
+    server.http("/partial")(functools.partial(Page.__call__, Page()))
+    server.http("/object")(Page())
+    document = document_of(server)
+    assert list(OpenAPIV31SpecValidator(document).iter_errors()) == []
+    ids = {path: it["get"]["operationId"] for path, it in document["paths"].items()}
+    assert ids == {"/lambda": "route", "/partial": "route_2", "/object": "route_3"}
 
 
 def test_ids_of_operations_differ() -> None:

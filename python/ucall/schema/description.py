@@ -56,7 +56,10 @@ def describe_functions(methods: Methods, title: str, version: str, description: 
 def _route(method: str, path: str, route: ServedRoute, schemas: Schemas) -> Route:
     function = route.function
     docs = read_docs(function)
-    name = signatures.name_of(function)
+    try:
+        name = signatures.name_of(function)
+    except TypeError:  # Routes need no name.
+        name = "route"
     try:
         hints = signatures.evaluate_annotations(function, name)
     except TypeError:  # Routes need no annotations that can be evaluated.

@@ -89,7 +89,7 @@ class Route:
     Args:
         method: The method, in capitals.
         path: As it was registered, with ``{name}`` for params or ``*`` at its end.
-        name: The name of the function.
+        name: The name of the function; ``route`` for one without, such as a lambda.
         needs_auth: Whether callers are authenticated.
         media_type: That of the response; ``None`` if the annotation of the function does not say.
         result: The JSON Schema of the response.
