@@ -1054,7 +1054,7 @@ def insert_mount(
     path: str,
     app: Callable[..., object],
     lifespan_state: dict[str, Any],
-    replaces_page: bool,
+    replaced: Sequence[str],
 ) -> None: ...
 def set_models(
     server: Server,

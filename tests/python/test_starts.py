@@ -300,7 +300,7 @@ def test_the_tutorials_module_is_tested_while_it_is_served(tmp_path: Path) -> No
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as served:
         try:
             assert listening_port(served) == port
-            processes = ["-p", "xdist", "-n", "2", "--dist=each"]
+            processes = ["-p", "xdist", "-p", "pytest_ucall", "-n", "2", "--dist=each"]
             done = subprocess.run(
                 [sys.executable, "-m", "pytest", "-q", *processes],
                 cwd=tmp_path,

@@ -9,15 +9,15 @@ use crate::procedure::{CallMode, Procedure};
 use crate::server::Server;
 use crate::server_state;
 
-/// Mounts an application at a path, which has no `/` at the end. `replaces_page` removes the page
-/// of the server at `/`.
+/// Mounts an application at a path, which has no `/` at the end, in place of the server's pages at
+/// `replaced`.
 #[pyfunction]
 pub(crate) fn insert_mount(
     server: &Bound<'_, Server>,
     path: &str,
     app: Py<PyAny>,
     lifespan_state: Py<PyDict>,
-    replaces_page: bool,
+    replaced: Vec<String>,
 ) {
     let (py, server) = (server.py(), server.get());
     let state = server.state.clone();
@@ -41,8 +41,8 @@ pub(crate) fn insert_mount(
         mount: Some(mount),
         ..Procedure::new(format!("{path}/"), app, None, py.None(), CallMode::Task)
     };
-    if replaces_page {
-        server.procedures.remove_routes("/");
+    for page in replaced {
+        server.procedures.remove_routes(&page);
     }
     server.procedures.want_peers();
     server.procedures.mount(path, procedure.shared());

@@ -95,6 +95,11 @@ class RouteFunctions:
         hooks.startup.append(lifespan.startup)
         hooks.shutdown.append(lifespan.shutdown)
         self.is_async = True
-        replaces_page = not prefix and "GET" not in self._page_methods.get("/", ["GET"])
+        replaced = []
+        if not prefix:
+            if "GET" not in self._page_methods.get("/", ["GET"]):
+                replaced.append("/")
+            if not any("/openapi.json" in route for route in self.methods.routes):
+                replaced.append("/openapi.json")
         traced = app if self._spans is None else self._spans.mounted(app, prefix)
-        _core.insert_mount(self._core, prefix, traced, lifespan.state, replaces_page)
+        _core.insert_mount(self._core, prefix, traced, lifespan.state, replaced)
