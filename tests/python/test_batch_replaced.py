@@ -69,23 +69,6 @@ def test_processes_of_a_replaced_function_end_after_its_batches(
         assert process.returncode == 0 and "failed" not in log and "Traceback" not in log
 
 
-def test_processes_of_a_replaced_function_end_when_its_last_caller_leaves(
-    tmp_path: Path, engine: str
-) -> None:
-    old = tmp_path / "old"
-    old.touch()
-    script = SCRIPT.replace("max_size=1, threads", "max_size=2, max_wait_ms=50_000, threads")
-    script = script.replace("return [os.getpid()]", "return [os.getpid() for _ in paths]")
-    with serving(tmp_path, engine, script) as (_, wire), Wire(port_of(wire)) as leaver:
-        for number in range(2):
-            send(wire, "own", old, number)
-        pids = {json.loads(wire.line())["result"] for _ in range(2)}
-        send(leaver, "own", old, 2)  # It waits for another.
-        assert wire.result("replace", [1]) == "replaced"
-        leaver.close()
-        assert eventually(lambda: not any(is_running(pid) for pid in pids))
-
-
 def test_a_server_ends_with_calls_of_a_replaced_function(tmp_path: Path, engine: str) -> None:
     old = tmp_path / "old"
     with serving(tmp_path, engine, SCRIPT) as (process, wire):
