@@ -6,14 +6,15 @@ import json
 import signal
 from pathlib import Path
 
-from test_batch_ahead import has_begun, send
+import pytest
+from test_batch_ahead import send
 from test_batch_process_faults import SCRIPT as FAULTS
 from test_batch_process_faults import began, port_of
 from test_batch_processes import serving
 from test_processes import is_running
 
 import ucall
-from harness import Wire, eventually
+from harness import Wire, eventually, request
 
 OWN = """
 def own(paths: list[str]) -> list[int]:
@@ -69,6 +70,28 @@ def test_processes_of_a_replaced_function_end_after_its_batches(
         assert process.returncode == 0 and "failed" not in log and "Traceback" not in log
 
 
+@pytest.mark.parametrize("end", ["cancel", "deadline"])
+def test_processes_of_a_replaced_function_end_with_its_last_call(
+    tmp_path: Path, engine: str, end: str
+) -> None:
+    """A call that waits for a batch, which no batch takes."""
+    path = tmp_path / "there"
+    path.touch()
+    script = SCRIPT.replace("max_size=1, threads", "max_size=2, max_wait_ms=50_000, threads")
+    script = script.replace("return [os.getpid()]", "return [os.getpid() for _ in paths]")
+    with serving(tmp_path, engine, script) as (_, wire):
+        send(wire, "own", path, 0)
+        wire.send(request("own", [str(path)], id=1) + b"\n")
+        pids = {json.loads(wire.line())["result"] for _ in range(2)}
+        send(wire, "own", path, 2, **({"timeout_ms": 1000} if end == "deadline" else {}))
+        assert wire.result("replace", [1]) == "replaced"
+        if end == "cancel":
+            wire.send(request("$/cancelRequest", {"id": 2}, id=...) + b"\n")
+        code = {"cancel": -32800, "deadline": -32001}[end]
+        assert json.loads(wire.line())["error"]["code"] == code
+        assert eventually(lambda: not any(is_running(pid) for pid in pids), 30)
+
+
 def test_a_server_ends_with_calls_of_a_replaced_function(tmp_path: Path, engine: str) -> None:
     old = tmp_path / "old"
     with serving(tmp_path, engine, SCRIPT) as (process, wire):
@@ -76,7 +99,7 @@ def test_a_server_ends_with_calls_of_a_replaced_function(tmp_path: Path, engine:
         [pid] = began(old)
         assert wire.result("replace", [1]) == "replaced"
         process.send_signal(signal.SIGTERM)
-        assert not has_begun(tmp_path / "new")
+        assert eventually(lambda: wire.error("nobody")["code"] == -32002)
         old.touch()
         assert json.loads(wire.line())["result"] == pid
         process.communicate(timeout=60)

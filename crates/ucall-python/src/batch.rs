@@ -127,9 +127,7 @@ impl Batches {
 
     /// Removes a call that waits no longer.
     pub(crate) fn remove(&mut self, token: Token) {
-        if self.queues.iter().any(|queue| queue.remove(token)) {
-            self.forget_unused();
-        }
+        let _ = self.queues.iter().any(|queue| queue.remove(token));
     }
 
     fn find(&self, procedure: &SharedProcedure) -> Option<&Arc<BatchQueue>> {

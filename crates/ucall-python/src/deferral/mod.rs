@@ -387,6 +387,7 @@ impl Deferral {
         } else if let Some(running) = running {
             running.record(Some(RpcError::REQUEST_CANCELLED), now);
         }
+        self.end_failed(entry.procedure);
     }
 
     /// Cancels the calls of a connection that has closed.

@@ -13,7 +13,7 @@ use crate::errors;
 use crate::functions::Functions;
 use crate::origin::FailedCalls;
 use crate::outcomes::DeferredOutcome;
-use crate::procedure::Procedure;
+use crate::procedure::{CallMode, Procedure, SharedProcedure};
 
 impl Deferral {
     /// The next reply to a call that waits for one. The outcomes of other calls are dropped, and
@@ -77,9 +77,13 @@ impl Deferral {
                         functions.attach();
                     }
                     let replied = self.reply(functions, &procedure, outcome, &call, text);
+                    let has_failed = replied.is_err();
                     if let Some(awaited) = &call.awaited {
                         awaited.finish(functions.attach(), replied.map(|_| text.as_slice()));
                         text.clear();
+                        if has_failed {
+                            self.end_failed(procedure);
+                        }
                         continue;
                     }
                     if let Some(state) = &call.state {
@@ -95,6 +99,9 @@ impl Deferral {
                         if let Some(logged) = call.logged {
                             logged.end(error, if caller.is_some() { text.len() } else { 0 });
                         }
+                    }
+                    if has_failed {
+                        self.end_failed(procedure);
                     }
                     replied
                 }
@@ -137,6 +144,16 @@ impl Deferral {
                 }
                 None => text.clear(),
             }
+        }
+    }
+
+    /// The last that a call has of its function, which may have waited for a batch until its
+    /// deadline or until its caller left, and then no batch ends after it.
+    #[cold]
+    pub(super) fn end_failed(&mut self, procedure: SharedProcedure) {
+        if let CallMode::Batch(_) = procedure.mode {
+            drop(procedure);
+            self.batches.forget_unused();
         }
     }
 
