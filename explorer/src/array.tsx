@@ -1,6 +1,6 @@
 /** Arrays: dtype, shape and first items, or the picture of an RGB or RGBA image. */
 
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { decodeBytes } from "../../python/ucall/static/ucall.js";
 import { readNpy, sizeOf, type NpyArray } from "./binary";
 import { Bytes, Download } from "./bytes";
@@ -42,7 +42,7 @@ function Pixels({ array }: { array: NpyArray }) {
   );
   const rows = Math.ceil(height / step);
   const columns = Math.ceil(width / step);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const image = new ImageData(columns, rows);
     fill(image, array, step);
     canvas.current?.getContext("2d")?.putImageData(image, 0, 0);

@@ -16,7 +16,6 @@ With a fixture of pytest::
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from ucall import Context, Process
-    from ucall._client.base import ClientBase
 
 __all__ = ["AsyncTestClient", "TestClient", "context"]
 
@@ -73,7 +71,7 @@ class TestClient(client.Client):
     ) -> None:
         super().__init__(_uri(transport), headers=headers, timeout=timeout, **options)
         self._server = _checked(server)
-        _connect_within_process(self, server)
+        in_process.connect_client(self, server)
 
     def __enter__(self) -> Self:
         """Starts the server.
@@ -124,7 +122,7 @@ class AsyncTestClient(aio.Client):
         super().__init__(_uri(transport), headers=headers, timeout=timeout, **options)
         self._server = _checked(server)
         self._serving: asyncio.Task[None] | None = None
-        _connect_within_process(self, server)
+        in_process.connect_client(self, server)
 
     async def __aenter__(self) -> Self:
         """Starts the server. See `TestClient.__enter__`."""
@@ -182,7 +180,3 @@ def _checked(server: object) -> Server:
     if not isinstance(server, Server):
         raise TypeError(f"expected a ucall.Server, got {type(server).__name__}")
     return server
-
-
-def _connect_within_process(made: ClientBase, server: Server) -> None:
-    made._options.address.connector = functools.partial(in_process.connect, server)

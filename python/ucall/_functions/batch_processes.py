@@ -49,7 +49,7 @@ _BACK_OFF_MIN_S = 0.1
 _BACK_OFF_MAX_S = 10.0
 #: How long a process that has closed its socket may take to end.
 _EXIT_S = 1.0
-#: How often a pool whose functions were replaced looks whether their calls have ended.
+#: How often a pool of replaced functions checks whether their calls have ended.
 _RETIRE_S = 0.1
 
 Function = Callable[..., Any]
@@ -69,7 +69,7 @@ class _Function:
     has_sizes: bool
 
     def describe(self, spans: Spans | None) -> _core.ProcessDescription:
-        """What the process runs: the function itself, or with the spans of its batches."""
+        """Describes the function for the process; with `spans` it makes those of its batches."""
         from ucall._functions import batches, results, signatures
 
         function, rules = self.function, self.rules
@@ -198,7 +198,7 @@ class BatchPool:
             served.started.result()
 
     def retire(self) -> None:
-        """Closes the pool once no function of it has calls any more, which other threads see to."""
+        """Closes the pool, from a thread of its own, once none of its functions has calls."""
         if not self.closed.is_set():
             thread = threading.Thread(target=self._close_unused, name="ucall-retire", daemon=True)
             thread.start()

@@ -157,12 +157,12 @@ async def merged(
 
 
 def usage_of(choices: Sequence[Choice]) -> tuple[int, int] | None:
-    """The tokens of the prompt and of all answers; None if the function does not tell them."""
-    told = [it.usage for it in choices if it.usage is not None]
-    if not told:
+    """The tokens of the prompt and of all answers; None if the function reports none."""
+    reported = [it.usage for it in choices if it.usage is not None]
+    if not reported:
         return None
-    prompt = max(int(it.get("prompt_tokens", 0)) for it in told)
-    return prompt, sum(int(it.get("completion_tokens", 0)) for it in told)
+    prompt = max(int(it.get("prompt_tokens", 0)) for it in reported)
+    return prompt, sum(int(it.get("completion_tokens", 0)) for it in reported)
 
 
 def new_id(kind: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -155,8 +154,7 @@ class Caller:
             verify=not has_tls,
             max_connections=_CONNECTIONS_MAX,
         )
-        connect = functools.partial(in_process.connect, self._server, peer)
-        client._options.address.connector = connect
+        in_process.connect_client(client, self._server, peer)
         return client
 
     def _close_unused(self) -> None:

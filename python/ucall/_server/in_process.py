@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ucall import Process
+    from ucall._client.base import ClientBase
     from ucall.server import Server
 
-__all__ = ["connect", "serve", "start"]
+__all__ = ["connect", "connect_client", "serve", "start"]
 
 
 def connect(server: Server, peer: tuple[str, int] | Process | None = None) -> socket.socket:
@@ -31,6 +33,13 @@ def connect(server: Server, peer: tuple[str, int] | Process | None = None) -> so
         near.close()
         raise
     return near
+
+
+def connect_client(
+    client: ClientBase, server: Server, peer: tuple[str, int] | Process | None = None
+) -> None:
+    """Has a client make its connections by `connect`."""
+    client._options.address.connector = functools.partial(connect, server, peer)
 
 
 def start(server: Server) -> None:

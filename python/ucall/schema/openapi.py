@@ -316,7 +316,7 @@ def _templated(path: str, shapes: Container[str]) -> str:
 
 
 def _shape(path: str) -> str:
-    """What is the same for paths that OpenAPI takes for the same."""
+    """The path without the names of its params, by which OpenAPI compares paths."""
     return _PARAM.sub("{}", path)
 
 
