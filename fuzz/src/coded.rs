@@ -9,7 +9,7 @@ const BYTES_MAX: usize = 1 << 20;
 
 /// A body is the same, or an error, however it was cut and whatever room there is for it; a decoder
 /// fills the memory that it is given and no more. Which error may differ: zstd decodes a frame that
-/// comes at once without a look at its window.
+/// arrives whole without checking its window.
 ///
 /// # Panics
 /// When it is not.

@@ -254,13 +254,8 @@ impl PlainConnection {
     }
 
     fn piecewise_body(&mut self) -> Option<&mut PiecewiseBody> {
-        match &mut self.protocol {
-            Protocol::Http(http) => match &mut http.body {
-                Body::Pieces(body) => Some(body),
-                _ => None,
-            },
-            _ => None,
-        }
+        let Protocol::Http(http) = &mut self.protocol else { return None };
+        if let Body::Pieces(body) = &mut http.body { Some(body) } else { None }
     }
 
     /// Runs the request if its body is complete.

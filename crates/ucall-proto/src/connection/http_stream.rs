@@ -5,7 +5,7 @@
 //!
 //! | the body | its parts |
 //! |---|---|
-//! | with a Content-Length, or in chunks | what has arrived |
+//! | with a Content-Length, or in chunks | the bytes received so far |
 //! | in a content coding | pieces that are decoded (`pieces.rs`), one a turn while there is room |
 //!
 //! Nothing follows a body that is invalid, late or cut off: the call is cancelled, and the
@@ -15,7 +15,7 @@ use super::http_body::Body;
 use super::http_framing::HttpFraming;
 use super::http_route;
 use super::pieces::BodySource;
-use super::streamed_body::{Follows, StreamedBody};
+use super::streamed_body::{StreamedBody, StreamedContent};
 use super::{Environment, PlainConnection, Protocol, ReadEvent, Step};
 use crate::Limits;
 use crate::http1::{self, ConnectionOption, Head, HttpError};
@@ -58,7 +58,7 @@ impl PlainConnection {
         let decoded = decoded.map(|head| environment.limits.call_paths.apply(head));
         self.set_body(StreamedBody {
             number: CallNumber { request: self.requests + 1, item: 0 },
-            follows: Follows::Body(source),
+            content: StreamedContent::Body(source),
             awaits_room: false,
             is_last: reply_headers.connection == ConnectionOption::Close,
             allowed_origin: reply_headers.allowed_origin.map(|it| it.as_bytes().into()),
@@ -74,13 +74,8 @@ impl PlainConnection {
     }
 
     fn streamed_body(&mut self) -> Option<&mut StreamedBody> {
-        match &mut self.protocol {
-            Protocol::Http(http) => match &mut http.body {
-                Body::Streamed(body) => Some(body),
-                _ => None,
-            },
-            _ => None,
-        }
+        let Protocol::Http(http) = &mut self.protocol else { return None };
+        if let Body::Streamed(body) = &mut http.body { Some(body) } else { None }
     }
 
     /// Whether a body is being passed on.
@@ -90,13 +85,8 @@ impl PlainConnection {
 
     /// Whether a body is being passed on of which not all has arrived.
     pub(super) fn awaits_body(&self, limits: &Limits) -> bool {
-        match &self.protocol {
-            Protocol::Http(http) => match &http.body {
-                Body::Streamed(body) => !body.ends_within(&self.input, limits),
-                _ => false,
-            },
-            _ => false,
-        }
+        let Protocol::Http(http) = &self.protocol else { return false };
+        matches!(&http.body, Body::Streamed(body) if !body.ends_within(&self.input, limits))
     }
 
     /// Whether the next piece of a body is decoded before more of the input is read.
@@ -104,7 +94,8 @@ impl PlainConnection {
         matches!(&self.protocol, Protocol::Http(http) if http.body.has_undecoded_stream())
     }
 
-    /// The same. Notes whether there is room for the piece, which the next turn decodes then.
+    /// Whether a piece of a body waits to be decoded. If so, records whether the service has room
+    /// for it, so that the next turn decodes it.
     pub(super) fn poll_undecoded_stream<S: Service>(
         &mut self,
         environment: &mut Environment<'_, S>,
@@ -123,11 +114,11 @@ impl PlainConnection {
         rest: &[u8],
         environment: &mut Environment<'_, S>,
     ) -> Step {
-        let Some(StreamedBody { number, follows, .. }) = self.streamed_body() else {
+        let Some(StreamedBody { number, content, .. }) = self.streamed_body() else {
             return Step::Incomplete;
         };
-        let source = match follows {
-            Follows::Body(source)
+        let source = match content {
+            StreamedContent::Body(source)
                 if !source.has_undecoded() && environment.service.takes_body(*number) =>
             {
                 source
@@ -147,11 +138,12 @@ impl PlainConnection {
         }
     }
 
-    /// Decodes a piece of what has arrived, if there is room for it.
+    /// Decodes the next piece of the received bytes, if there is room for it.
     pub(super) fn decode_streamed<S: Service>(&mut self, environment: &mut Environment<'_, S>) {
         self.poll_undecoded_stream(environment);
-        let Some(StreamedBody { follows: Follows::Body(source), awaits_room: false, .. }) =
-            self.streamed_body()
+        let Some(StreamedBody {
+            content: StreamedContent::Body(source), awaits_room: false, ..
+        }) = self.streamed_body()
         else {
             return;
         };
@@ -167,7 +159,7 @@ impl PlainConnection {
 
     /// Passes on a part of a body. If more of it is to be decoded, the input waits.
     fn pass_on<S: Service>(&mut self, part: &[u8], environment: &mut Environment<'_, S>) {
-        let Some(StreamedBody { number, follows: Follows::Body(source), is_last, .. }) =
+        let Some(StreamedBody { number, content: StreamedContent::Body(source), is_last, .. }) =
             self.streamed_body()
         else {
             return;

@@ -15,7 +15,7 @@
 use super::exchange::ExchangeReply;
 use super::http::Http;
 use super::http_body::Body;
-use super::streamed_body::{Follows, StreamedBody};
+use super::streamed_body::{StreamedBody, StreamedContent};
 use super::websocket::{SERVER_CLOSES, message_limits};
 use super::{Drain, Environment, PlainConnection, Protocol, ReadEvent, Step, http_route};
 use crate::http1::{ErrorBody, Head, HttpError};
@@ -35,7 +35,7 @@ impl Http {
     /// The head of the reply, if `part` accepts the WebSocket that was asked for.
     pub(super) fn take_accepted(&mut self, part: &[u8]) -> Option<Vec<u8>> {
         let Body::Streamed(body) = &mut self.body else { return None };
-        let Follows::Upgrade { accepted_head } = &mut body.follows else { return None };
+        let StreamedContent::Upgrade { accepted_head } = &mut body.content else { return None };
         let rest = part.strip_prefix(ACCEPTED)?;
         accepted_head.extend_from_slice(rest);
         Some(std::mem::take(accepted_head))
@@ -72,9 +72,9 @@ impl PlainConnection {
             return Some(Step::Incomplete);
         }
         let number = CallNumber { request: self.requests + 1, item: 0 };
-        let (follows, awaits_room) = (Follows::Upgrade { accepted_head }, false);
+        let (content, awaits_room) = (StreamedContent::Upgrade { accepted_head }, false);
         let (is_last, allowed_origin) = (true, None);
-        self.set_body(StreamedBody { number, follows, awaits_room, is_last, allowed_origin });
+        self.set_body(StreamedBody { number, content, awaits_room, is_last, allowed_origin });
         self.run_streamed_route(head, &reply_headers, environment);
         if self.exchanges.is_empty() {
             self.discard_input();
@@ -86,7 +86,7 @@ impl PlainConnection {
     pub(super) fn asks_for_upgrade(&self) -> bool {
         let Protocol::Http(http) = &self.protocol else { return false };
         let Body::Streamed(body) = &http.body else { return false };
-        matches!(body.follows, Follows::Upgrade { .. })
+        matches!(body.content, StreamedContent::Upgrade { .. })
     }
 
     /// Whether the connection is a WebSocket of an application.
@@ -198,14 +198,15 @@ impl PlainConnection {
         }
     }
 
-    /// The client sends nothing more: what has arrived is passed on, whatever the room.
+    /// The client sends no more messages: passes the buffered ones to the application, even without
+    /// room.
     pub(super) fn end_mounted_input(&mut self) {
         if let Protocol::WebSocket(socket) = &mut self.protocol {
             socket.is_ending = socket.mounted_by().is_some();
         }
     }
 
-    /// Whether what has arrived for an application is passed on, whatever the room.
+    /// Whether buffered messages are passed to the application even without room.
     pub(super) fn is_mounted_ending(&self) -> bool {
         matches!(&self.protocol, Protocol::WebSocket(socket) if socket.is_ending)
     }

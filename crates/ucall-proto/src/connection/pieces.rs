@@ -275,7 +275,7 @@ impl CodedBody {
         self.encoded.extend_from_slice(encoded);
     }
 
-    /// Whether the body may end with what is decoded.
+    /// Whether the body may end with the decoded bytes.
     pub(super) fn is_at_end(&self) -> bool {
         self.decoder.is_at_end()
     }

@@ -10,7 +10,7 @@ use crate::rpc::CallNumber;
 #[derive(Debug)]
 pub(super) struct StreamedBody {
     pub(super) number: CallNumber,
-    pub(super) follows: Follows,
+    pub(super) content: StreamedContent,
     /// Whether the service had no room for the piece that is decoded next.
     pub(super) awaits_room: bool,
     /// Whether the connection ends after the body.
@@ -19,22 +19,22 @@ pub(super) struct StreamedBody {
     pub(super) allowed_origin: Option<Box<[u8]>>,
 }
 
-/// What follows the head of the request.
+/// The content of the request (RFC 9110, section 6.4).
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "the body around it is in a box")]
-pub(super) enum Follows {
+pub(super) enum StreamedContent {
     /// A body.
     Body(BodySource),
-    /// Nothing: what does waits until the service has accepted a WebSocket, by a response with this
-    /// head, whose headers continue.
+    /// None. The input waits until the service accepts the WebSocket, by a response with this head,
+    /// to which it adds headers.
     Upgrade { accepted_head: Vec<u8> },
 }
 
 impl StreamedBody {
     fn source(&self) -> Option<&BodySource> {
-        match &self.follows {
-            Follows::Body(source) => Some(source),
-            Follows::Upgrade { .. } => None,
+        match &self.content {
+            StreamedContent::Body(source) => Some(source),
+            StreamedContent::Upgrade { .. } => None,
         }
     }
 
@@ -59,7 +59,7 @@ impl StreamedBody {
         self.has_undecoded() && !self.awaits_room
     }
 
-    /// Whether all of the body has arrived, with what is in the input.
+    /// Whether the rest of the body is in the input.
     pub(super) fn ends_within(&self, input: &[u8], limits: &Limits) -> bool {
         self.source().is_some_and(|source| source.ends_within(input, limits))
     }

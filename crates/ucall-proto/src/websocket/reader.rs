@@ -235,7 +235,7 @@ impl MessageReader {
     }
 
     /// Reads a frame that [`read`](Self::read) has refused for a reserved bit, if the extension
-    ///  permessage-deflate (RFC 7692) is agreed on: it begins a compressed message.
+    /// permessage-deflate (RFC 7692) is agreed on: it begins a compressed message.
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -9,13 +9,13 @@ use ucall_proto::{Limits, LoadState, NextAction};
 
 use crate::harness::{Driver, bodies, later, post, sum, sum_reply};
 
-fn gzip(data: &[u8]) -> Vec<u8> {
+pub fn gzip(data: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(data).unwrap();
     encoder.finish().unwrap()
 }
 
-fn zstd(data: &[u8]) -> Vec<u8> {
+pub fn zstd(data: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(zstd_safe::compress_bound(data.len()));
     zstd_safe::compress(&mut out, data, 3).unwrap();
     out

@@ -134,16 +134,20 @@ fn a_silent_client_is_pinged_while_messages_wait() {
         driver.resume();
         driver.receive(&frame(PONG, ""));
     }
-    for _ in 0..2 {
-        driver.advance_time(INTERVAL);
-        assert_eq!(sent(&mut driver), [(PING, String::new())]);
-        driver.resume();
-    }
+    take_two_pings(&mut driver);
     driver.advance_time(INTERVAL);
     driver.advance_time(Duration::from_secs(2));
     let [(CLOSE, reason)] = &sent(&mut driver)[..] else { panic!("expected a Close frame") };
     assert!(reason.starts_with("1008 ") && reason.contains("max_unanswered_pings"), "{reason}");
     assert_eq!(driver.service.end.as_ref().unwrap().0, 1008);
+}
+
+fn take_two_pings(driver: &mut Driver<Room>) {
+    for _ in 0..2 {
+        driver.advance_time(INTERVAL);
+        assert_eq!(sent(driver), [(PING, String::new())]);
+        driver.resume();
+    }
 }
 
 #[test]
@@ -159,11 +163,7 @@ fn an_application_that_takes_nothing_of_much_that_waits_ends() {
     // It is alive if it takes one.
     make_room(&mut driver, 1);
     driver.receive(&message("b".repeat(40_000)));
-    for _ in 0..2 {
-        driver.advance_time(INTERVAL);
-        assert_eq!(sent(&mut driver), [(PING, String::new())]);
-        driver.resume();
-    }
+    take_two_pings(&mut driver);
     driver.advance_time(INTERVAL);
     driver.advance_time(Duration::from_secs(2));
     let reason = "the application receives no messages";

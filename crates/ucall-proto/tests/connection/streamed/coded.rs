@@ -1,26 +1,12 @@
 //! Bodies in a content coding that are decoded while they arrive.
 
-use std::io::Write;
-
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use ucall_proto::{Limits, NextAction};
+
+use crate::coded::{gzip, zstd};
 
 use super::{
     PROBE, RESPONSE, Uploads, complete, decode, driver, in_chunks, read_to_end, with_length,
 };
-
-fn gzip(data: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(data).unwrap();
-    encoder.finish().unwrap()
-}
-
-fn zstd(data: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(zstd_safe::compress_bound(data.len()));
-    zstd_safe::compress(&mut out, data, 3).unwrap();
-    out
-}
 
 /// Text that becomes about half as long.
 fn text(len: usize) -> Vec<u8> {
