@@ -101,15 +101,15 @@ impl Drop for RunningJob {
 }
 
 impl CallState {
-    /// Makes the state of no call that of one that begins.
+    /// Begins a call in a state that belongs to none.
     #[inline(always)]
     pub(crate) fn begin(&mut self, progress: ProgressTarget, outcomes: Option<Arc<Outcomes>>) {
         (self.progress, self.outcomes) = (progress, outcomes);
         *self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner) = Jobs::Waiting(Vec::new());
     }
 
-    /// Makes the state that of no call, if the call leaves nothing to do: it has no jobs and takes
-    /// no reports. Returns whether that is so.
+    /// Resets the state if the call has no jobs, takes no reports and was not cancelled. Returns
+    /// whether it did.
     #[inline]
     pub(crate) fn end_unused(&mut self) -> bool {
         let jobs = self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -120,7 +120,8 @@ impl Context {
     /// Makes an empty context that of a call, and borrows its texts.
     ///
     /// # Safety
-    /// [`Context::clear_unused`] returns true, or [`Context::keep`] is called, before the texts go.
+    /// [`Context::clear_unused`] returns true, or [`Context::keep`] is called, before the texts are
+    /// freed.
     #[inline(always)]
     pub(crate) unsafe fn begin_borrowing(
         &mut self,

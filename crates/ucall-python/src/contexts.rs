@@ -98,7 +98,7 @@ impl Contexts {
         self.identity.clone().filter(|_| self.has_own_variables())
     }
 
-    fn caller(&self) -> Option<&Identity> {
+    pub(crate) fn caller(&self) -> Option<&Identity> {
         self.identity.as_ref()?.downcast_ref()
     }
 

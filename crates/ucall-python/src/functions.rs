@@ -139,7 +139,7 @@ impl Functions {
         self.fail(procedure, FailedCalls::one(Some(&origin)), failure, reply.len_max())
     }
 
-    /// Finds the name of the user who has made a call, for a process that runs it.
+    /// Reads the name of the caller's user, for a process that runs the call.
     pub(crate) fn find_user(&mut self, origin: &CallOrigin) {
         if origin.has_unknown_user() {
             origin.find_user(self.attach());

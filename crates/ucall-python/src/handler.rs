@@ -27,7 +27,6 @@ use crate::deferral::Deferral;
 use crate::functions::Functions;
 use crate::health;
 use crate::http_route::RouteRequest;
-use crate::identity::Identity;
 use crate::options::CallLimits;
 use crate::procedure::{CallMode, SharedProcedure};
 use crate::report::Report;
@@ -483,10 +482,11 @@ impl Handler for Interpreter {
     }
 
     fn identity_name(&mut self) -> Option<String> {
-        self.functions.contexts.user()?;
+        if let Some(name) = self.functions.contexts.caller()?.known_name() {
+            return name.map(str::to_owned);
+        }
         let py = self.attach();
-        let identity = self.functions.contexts.identity()?.downcast_ref::<Identity>()?;
-        identity.name(py).map(str::to_owned)
+        self.functions.contexts.caller()?.name(py).map(str::to_owned)
     }
 
     fn set_logged(&mut self, logged: LoggedCall) {

@@ -108,7 +108,7 @@ impl HookedCall {
     fn reuse(mut object: Bound<'_, Self>, depth: usize) {
         let py = object.py();
         let Some(call) = ffi::sole_value(&mut object) else { return };
-        // A context that is bound to the thread is dropped without a look at its state.
+        // Dropping a `Bound` skips the check that this thread is attached.
         drop(call.target.take().map(|target| target.context.into_bound(py)));
         *call.has_begun.get_mut() = false;
         *call.awaited.get_mut().unwrap_or_else(PoisonError::into_inner) = None;

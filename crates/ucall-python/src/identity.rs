@@ -54,7 +54,7 @@ impl Identity {
         self.known_name().flatten()
     }
 
-    /// The same without the interpreter's lock; `None` if nobody has asked with it.
+    /// The name, if [`Identity::name`] has read it: needs no interpreter lock.
     pub(crate) fn known_name(&self) -> Option<Option<&str>> {
         self.name.get().map(Option::as_deref)
     }

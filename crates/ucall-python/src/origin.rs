@@ -9,18 +9,18 @@ use ucall_proto::{Call, CallerIdentity, Meta};
 use ucall_server::{CallSource, Caller, Transport};
 
 use crate::identity::Identity;
-use crate::request_texts::RequestTexts;
+use crate::request_texts::CopiedTexts;
 
 /// The caller of a call, and its id. Any thread may drop it.
 pub(crate) struct CallOrigin {
     /// The method, the id and the traceparent.
-    texts: RequestTexts<3>,
+    texts: CopiedTexts<3>,
     pub(crate) peer: Option<Peer>,
     pub(crate) transport: Transport,
     user: Option<OriginUser>,
 }
 
-/// The user who has made a call.
+/// The user of the caller.
 enum OriginUser {
     Identity(CallerIdentity),
     /// In another process.
@@ -57,10 +57,10 @@ impl CallOrigin {
         identity: Option<CallerIdentity>,
     ) -> Self {
         let user = identity.map(OriginUser::Identity);
-        Self { texts: RequestTexts::of(texts), peer, transport, user }
+        Self { texts: CopiedTexts::of(texts), peer, transport, user }
     }
 
-    /// The same in another process, where the user has only a name.
+    /// The origin in another process, where the user has only a name.
     pub(crate) fn with_user(self, name: Option<String>) -> Self {
         Self { user: name.map(OriginUser::Name), ..self }
     }
@@ -87,7 +87,7 @@ impl CallOrigin {
         self.identity().map_or_else(|| self.user(), |identity| identity.name(py))
     }
 
-    /// The same without the interpreter's lock, if it was asked for with it.
+    /// The name of the user, if it was read before: needs no interpreter lock.
     pub(crate) fn user(&self) -> Option<&str> {
         match &self.user {
             Some(OriginUser::Name(name)) => Some(name),

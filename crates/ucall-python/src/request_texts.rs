@@ -9,21 +9,23 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// Texts of a request, each of which may be missing.
 pub(crate) struct RequestTexts<const COUNT: usize> {
     borrowed: Mutex<Option<Borrowed<COUNT>>>,
-    copies: OnceLock<Copies<COUNT>>,
+    copies: OnceLock<CopiedTexts<COUNT>>,
 }
 
 /// The request's own texts.
 #[derive(Clone, Copy)]
 struct Borrowed<const COUNT: usize>([Option<NonNull<[u8]>>; COUNT]);
 
-// SAFETY: they are only read.
+// SAFETY: they point to bytes that are only read, and that live as long as
+// [`RequestTexts::borrow`] says.
 unsafe impl<const COUNT: usize> Send for Borrowed<COUNT> {}
 
-struct Copies<const COUNT: usize> {
+/// Copies of texts, each of which may be missing.
+pub(crate) struct CopiedTexts<const COUNT: usize> {
     bytes: Box<[u8]>,
     /// Where each text ends; the next one begins there.
     ends: [usize; COUNT],
-    are_there: [bool; COUNT],
+    is_present: [bool; COUNT],
 }
 
 impl<const COUNT: usize> RequestTexts<COUNT> {
@@ -34,13 +36,13 @@ impl<const COUNT: usize> RequestTexts<COUNT> {
 
     /// Copies of texts.
     pub(crate) fn of(texts: [Option<&[u8]>; COUNT]) -> Self {
-        Self { borrowed: Mutex::new(None), copies: OnceLock::from(Copies::of(texts)) }
+        Self { borrowed: Mutex::new(None), copies: OnceLock::from(CopiedTexts::of(texts)) }
     }
 
-    /// Has them be these, without a copy.
+    /// Borrows these texts, without a copy.
     ///
     /// # Safety
-    /// [`RequestTexts::clear`] or [`RequestTexts::keep`] is called before the texts go.
+    /// [`RequestTexts::clear`] or [`RequestTexts::keep`] is called before the texts are freed.
     #[inline]
     pub(crate) unsafe fn borrow(&mut self, texts: [Option<&[u8]>; COUNT]) {
         let borrowed = Borrowed(texts.map(|text| text.map(NonNull::from)));
@@ -54,7 +56,7 @@ impl<const COUNT: usize> RequestTexts<COUNT> {
         self.copies.take();
     }
 
-    /// Copies the texts, which go.
+    /// Copies the borrowed texts before they are freed.
     pub(crate) fn keep(&self) {
         self.copies.get_or_init(|| self.copied());
         *self.borrowed() = None;
@@ -66,11 +68,11 @@ impl<const COUNT: usize> RequestTexts<COUNT> {
     }
 
     #[cold]
-    fn copied(&self) -> Copies<COUNT> {
+    fn copied(&self) -> CopiedTexts<COUNT> {
         let borrowed = self.borrowed();
-        let Some(Borrowed(texts)) = &*borrowed else { return Copies::of([None; COUNT]) };
+        let Some(Borrowed(texts)) = &*borrowed else { return CopiedTexts::of([None; COUNT]) };
         // SAFETY: the texts are there until they are no longer borrowed, which the lock prevents.
-        Copies::of(texts.map(|text| text.map(|text| unsafe { text.as_ref() })))
+        CopiedTexts::of(texts.map(|text| text.map(|text| unsafe { text.as_ref() })))
     }
 
     fn borrowed(&self) -> MutexGuard<'_, Option<Borrowed<COUNT>>> {
@@ -78,18 +80,18 @@ impl<const COUNT: usize> RequestTexts<COUNT> {
     }
 }
 
-impl<const COUNT: usize> Copies<COUNT> {
-    fn of(texts: [Option<&[u8]>; COUNT]) -> Self {
+impl<const COUNT: usize> CopiedTexts<COUNT> {
+    pub(crate) fn of(texts: [Option<&[u8]>; COUNT]) -> Self {
         let mut bytes = Vec::with_capacity(texts.iter().flatten().map(|text| text.len()).sum());
         let ends = texts.map(|text| {
             bytes.extend_from_slice(text.unwrap_or_default());
             bytes.len()
         });
-        Self { bytes: bytes.into_boxed_slice(), ends, are_there: texts.map(|it| it.is_some()) }
+        Self { bytes: bytes.into_boxed_slice(), ends, is_present: texts.map(|it| it.is_some()) }
     }
 
-    fn get(&self, number: usize) -> Option<&[u8]> {
-        if !*self.are_there.get(number)? {
+    pub(crate) fn get(&self, number: usize) -> Option<&[u8]> {
+        if !*self.is_present.get(number)? {
             return None;
         }
         let start = number.checked_sub(1).and_then(|before| self.ends.get(before)).copied();

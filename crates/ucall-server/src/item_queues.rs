@@ -59,7 +59,7 @@ pub(crate) struct ItemQueues {
     messages: usize,
     /// The messages of each subscription with some, and its number.
     by_messages: BTreeSet<(usize, u64)>,
-    /// The bytes of each subscription with messages, and its number.
+    /// The bytes of the messages of each subscription with some, and its number.
     by_bytes: BTreeSet<(usize, u64)>,
     paused: BTreeSet<CallNumber>,
     /// The items of streams. Messages are shared with other connections, and reserve themselves.

@@ -147,8 +147,8 @@ impl Deferral {
         }
     }
 
-    /// The last that a call has of its function, which may have waited for a batch until its
-    /// deadline or until its caller left, and then no batch ends after it.
+    /// Drops the function of a failed call. If the function was replaced and this was its last
+    /// call, no batch ends later that would drop its queue.
     #[cold]
     pub(super) fn end_failed(&mut self, procedure: SharedProcedure) {
         if let CallMode::Batch(_) = procedure.mode {

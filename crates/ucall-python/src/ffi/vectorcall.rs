@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use pyo3::Borrowed;
 use pyo3::PyClass;
 use pyo3::exceptions::{PySystemError, PyTypeError};
 use pyo3::ffi;
@@ -53,8 +52,9 @@ unsafe extern "C" fn vectorcall<T: CalledWithoutArguments>(
     // attached itself; on another thread it defers the drop of a `Py` until some thread attaches.
     let py = unsafe { Python::assume_attached() };
     let call = || {
-        // SAFETY: CPython calls this for an object of the class, which its caller keeps alive.
-        let object = unsafe { Borrowed::from_ptr(py, object).cast_unchecked::<T>() };
+        // SAFETY: CPython calls this for an object of the class. This reference keeps it, as the
+        // caller may lose its own meanwhile.
+        let object = unsafe { Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<T>() };
         // SAFETY: it is the count that CPython has given.
         let positional = unsafe { ffi::PyVectorcall_NARGS(flagged_count) };
         match positional == 0 && names.is_null() {

@@ -1,4 +1,4 @@
-//! Who has made a call of a batch, as its process is told: for the log, and for its span.
+//! Encodes the caller of a call for the process that runs it, for its log and its span.
 //!
 //! The bytes are the transport, whether the call gets a span in the process, and some texts, each
 //! behind its length. The thread that writes them has no interpreter.
@@ -12,21 +12,21 @@ use crate::origin::CallOrigin;
 
 const TRANSPORTS: [Transport; 5] =
     [Transport::Tcp, Transport::Http, Transport::WebSocket, Transport::Udp, Transport::Nats];
-/// The length of a text that there is not.
+/// The length that marks an absent text.
 const ABSENT: u32 = u32::MAX;
 /// A client behind a proxy that does not name it.
 const UNKNOWN: &str = "?";
-/// What a process is told of the name of a user, which `auth` may make as long as it likes.
+/// The longest user name that is sent: `auth` sets no limit to it.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// What a process knows of a call.
+/// The caller of a call, decoded.
 pub(super) struct ReceivedOrigin {
     pub(super) origin: CallOrigin,
-    /// Of a call that gets a span.
+    /// The context, if the call gets a span.
     pub(super) context: Option<Context>,
 }
 
-/// What a process is told of a call. One with a context gets a span there.
+/// Encodes the caller of a call. A call with a context gets a span in the process.
 pub(super) fn encode(contents: &Contents) -> Vec<u8> {
     let Some(origin) = &contents.origin else { return Vec::new() };
     let context = match &contents.context {
@@ -51,7 +51,7 @@ pub(super) fn encode(contents: &Contents) -> Vec<u8> {
     bytes
 }
 
-/// What a process was told of a call of this method.
+/// Decodes the caller of a call of `method`.
 pub(super) fn decode(method: &str, bytes: &[u8]) -> Option<ReceivedOrigin> {
     let (&[transport, is_traced], mut rest) = bytes.split_first_chunk()?;
     let [peer, id, traceparent, tracestate, user] = [(); 5].map(|()| take_text(&mut rest));

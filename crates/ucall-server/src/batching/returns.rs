@@ -14,7 +14,7 @@ const LEARNING_MIN: f64 = 1.0 / 8.0;
 /// Callers in a loop have returned before this part of the time in which they are counted. Later
 /// arrivals are those that come at random, for whom no wait pays.
 const WINDOW_PART_MAX: f64 = 0.9;
-/// Callers who have returned, from which the pace of the others is told.
+/// Returned callers from which the pace of the others is estimated.
 const PACE_MIN: usize = 2;
 /// How much longer than at that pace the last may take.
 const PACE_MARGIN: f64 = 1.25;
@@ -26,14 +26,14 @@ const DEVIATIONS: f64 = 3.0;
 pub(super) struct Returns {
     /// Batches whose callers may still return, the oldest first.
     cohorts: VecDeque<Cohort>,
-    /// What was learned from batches of up to 1, 3, 7 … calls: the last of many callers returns
-    /// later than the last of few.
-    learned: Vec<Learned>,
+    /// Of batches of up to 1, 3, 7 … calls: the last of many callers returns later than the last of
+    /// few.
+    by_size: Vec<ReturnTimes>,
 }
 
 /// How the callers of a batch return.
 #[derive(Clone, Copy, Default, Debug)]
-struct Learned {
+struct ReturnTimes {
     /// The share of callers that return.
     share: f64,
     /// Seconds until the last of them has: the mean, and the mean deviation.
@@ -101,7 +101,7 @@ impl Returns {
     }
 
     fn expected_of(&self, cohort: &Cohort, now: Instant) -> Option<Expected> {
-        let learned = self.learned.get(range_of(cohort.size))?;
+        let learned = self.by_size.get(size_class(cohort.size))?;
         let returning = learned.share * cohort.size as f64;
         let window = cohort.until.saturating_duration_since(cohort.ended).as_secs_f64();
         if learned.last + 2.0 * learned.deviation > WINDOW_PART_MAX * window {
@@ -131,11 +131,11 @@ impl Returns {
         {
             let share = cohort.arrived as f64 / cohort.size.max(1) as f64;
             let last = cohort.last.saturating_duration_since(cohort.ended).as_secs_f64();
-            let range = range_of(cohort.size);
-            if self.learned.len() <= range {
-                self.learned.resize(range + 1, Learned::default());
+            let class = size_class(cohort.size);
+            if self.by_size.len() <= class {
+                self.by_size.resize(class + 1, ReturnTimes::default());
             }
-            if let Some(learned) = self.learned.get_mut(range) {
+            if let Some(learned) = self.by_size.get_mut(class) {
                 learned.learn(share, last);
             }
             self.cohorts.pop_front();
@@ -143,7 +143,7 @@ impl Returns {
     }
 }
 
-impl Learned {
+impl ReturnTimes {
     fn learn(&mut self, share: f64, last: f64) {
         self.samples = self.samples.saturating_add(1);
         let part = (1.0 / f64::from(self.samples)).max(LEARNING_MIN);
@@ -157,7 +157,7 @@ impl Learned {
     }
 }
 
-/// The number of the range of a size.
-fn range_of(size: usize) -> usize {
+/// The index in `by_size` of a batch of `size` calls.
+fn size_class(size: usize) -> usize {
     size.max(1).ilog2() as usize
 }

@@ -32,7 +32,7 @@ pub struct SentCall<'a> {
     pub parts: Option<&'a Parts>,
     /// How its result is to be written.
     pub results: ResultFormat,
-    /// Who has made it, in bytes that the process knows how to read.
+    /// The caller, encoded by the server for the process; not read here.
     pub origin: Vec<u8>,
 }
 
@@ -45,7 +45,7 @@ pub struct ReceivedCall {
     pub parts: Option<Arc<Parts>>,
     /// How its result is to be written.
     pub results: ResultFormat,
-    /// Who has made it, as it was sent.
+    /// The caller, as [`SentCall::origin`].
     pub origin: Vec<u8>,
 }
 
