@@ -16,7 +16,8 @@ def test_each_example_has_a_readme_whose_commands_exist(folder: Path) -> None:
     readme = (folder / "README.md").read_text("utf-8")
     commands = re.findall(r"^\$ (.*?)(?:    #.*)?$", readme, re.MULTILINE)
     assert commands, "the README starts nothing"
-    sources = "".join(it.read_text("utf-8") for it in folder.iterdir() if it.suffix != ".md")
+    files = [it for it in folder.iterdir() if it.is_file() and it.suffix != ".md"]
+    sources = "".join(it.read_text("utf-8") for it in files)
     for command in commands:
         for path in re.findall(r"\bexamples/[\w./]+", command):
             assert (ROOT / path).exists(), f"{path} does not exist: $ {command}"
