@@ -195,7 +195,6 @@ conformance-programs: setup
 .PHONY: test-conformance
 test: test-conformance
 test-conformance: conformance-programs test-programs #: Run conformance suites: JSONTestSuite, h11, httptools, httplint
-	@$(CARGO) build --quiet $(TESTED) --example ws_echo
 	$(RUN_TESTS) pytest $(PYTEST_FLAGS) --ignore=tests/conformance/test_tls.py tests/conformance
 
 # Playwright drives Debian's Chromium, and brings a newer Node.

@@ -136,7 +136,7 @@ test-udp-long: setup #: Make 100,000 calls over UDP that lose 5% of the datagram
 	UDP_CALLS=100000 $(PY) -m pytest $(PYTEST_FLAGS) --timeout 1800 tests/python/test_udp.py -k bad_network
 
 .PHONY: test-autobahn
-test-autobahn: #: Run Autobahn's fuzzing client for WebSocket (PYTHON2=/path/to/python2.7)
+test-autobahn: setup #: Run Autobahn's fuzzing client for WebSocket (PYTHON2=/path/to/python2.7)
 	@tools/test-autobahn.sh
 
 .PHONY: test-browser

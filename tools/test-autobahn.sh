@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs Autobahn's fuzzing client against the echo program on the frame layer: its cases 1 to 7, 9
-# and 10; 12 and 13 are about permessage-deflate, which is declined. Fails if a case fails.
+# Runs Autobahn's fuzzing client against an application that echoes, on each engine: its cases 1 to
+# 7, 9 and 10; 12 and 13 are about permessage-deflate, which mounted applications do not get.
+# Fails if a case fails.
 #
 # Needs Python 2.7 (PYTHON2), for which pip still finds all packages.
 set -euo pipefail
@@ -20,14 +21,17 @@ if [ ! -e "$out/packages/autobahntestsuite" ]; then
     touch "$out/packages/zope/__init__.py"
 fi
 
-cargo build --quiet --release --locked --package ucall-server --example ws_echo
-exec 3< <(exec "${CARGO_TARGET_DIR:-target}/release/examples/ws_echo")
-readonly echo_program=$!
-trap 'kill "$echo_program"' EXIT
-read -r port <&3
+servers=() echo_programs=()
+trap 'kill "${echo_programs[@]}"' EXIT
+for engine in posix uring; do
+    exec {output}< <(exec .venv/bin/python tests/conformance/websocket_echo.py "$engine")
+    echo_programs+=("$!")
+    read -r port <&"$output"
+    servers+=("{\"agent\": \"$engine\", \"url\": \"ws://127.0.0.1:$port/echoes\"}")
+done
 cat >"$out/spec.json" <<SPEC
 {"outdir": "$out/reports", "exclude-agent-cases": {}, "exclude-cases": [],
- "servers": [{"agent": "ucall", "url": "ws://127.0.0.1:$port"}],
+ "servers": [${servers[0]}, ${servers[1]}],
  "cases": ["1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*"]}
 SPEC
 PYTHONPATH=$out/packages "$python2" -c 'from autobahntestsuite.wstest import run; run()' \
@@ -37,12 +41,15 @@ import collections
 import json
 import sys
 
+failed = []
 with open(sys.argv[1]) as file:
-    cases = json.load(file)["ucall"]
-print(len(cases), "cases:", dict(collections.Counter(case["behavior"] for case in cases.values())))
-accepted = {"OK", "NON-STRICT", "INFORMATIONAL"}
-failed = [
-    name for name, case in cases.items() if {case["behavior"], case["behaviorClose"]} - accepted
-]
-sys.exit(f"autobahn: failed {', '.join(failed)}" if failed or not cases else 0)
+    reports = json.load(file)
+for engine, cases in reports.items():
+    counts = dict(collections.Counter(case["behavior"] for case in cases.values()))
+    print(f"{engine}: {len(cases)} cases: {counts}")
+    accepted = {"OK", "NON-STRICT", "INFORMATIONAL"}
+    for name, case in cases.items():
+        if {case["behavior"], case["behaviorClose"]} - accepted:
+            failed.append(f"{name} ({engine})")
+sys.exit(f"autobahn: failed {', '.join(failed)}" if failed or len(reports) < 2 else 0)
 REPORT

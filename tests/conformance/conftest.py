@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trustme
+import websocket_echo
 from limits import LimitedServer
 
 import ucall
@@ -31,6 +32,7 @@ def _serving(engine: str, **options: Any) -> Iterator[int]:
     )
     server.add(_echo, name="echo")
     server.add(_each, name="each")
+    server.mount("/echoes", websocket_echo.app)
     server.start()
     yield server.port
     server.stop()

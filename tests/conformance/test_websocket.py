@@ -1,11 +1,9 @@
-"""WebSocket, by the client `ws` of Node: the server, and the echo program on its frame layer."""
+"""WebSocket, by the client `ws` of Node: calls, and an application that echoes."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import programs
@@ -13,8 +11,6 @@ import pytest
 from limits import LimitedServer
 
 ROOT = Path(__file__).resolve().parents[2]
-# Built by `make websocket-echo`.
-ECHO = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "test-release/examples/ws_echo"
 WS = ROOT / ".bench/conformance/ws"
 if not (WS / "package.json").exists():
     pytest.skip("make test-conformance gets ws, by npm", allow_module_level=True)
@@ -84,13 +80,5 @@ def test_calls(peer: LimitedServer) -> None:
     _check(f"ws://127.0.0.1:{peer.port}/ws", "calls")
 
 
-@pytest.fixture(scope="module")
-def echo_port() -> Iterator[int]:
-    with subprocess.Popen([ECHO], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        yield int(process.stdout.readline())
-        process.kill()
-
-
-def test_the_echo_program(echo_port: int) -> None:
-    _check(f"ws://127.0.0.1:{echo_port}", "echoes")
+def test_an_application(peer: LimitedServer) -> None:
+    _check(f"ws://127.0.0.1:{peer.port}/echoes", "echoes")
