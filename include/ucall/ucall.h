@@ -301,7 +301,7 @@ typedef struct ucall_config_t {
      * or 1. It delays other work of the thread by up to 1 ms. */
     uint32_t xdp_busy_poll;
     /* Calls a second of one address over UDP. Default: no limit. Past it: its datagrams are
-     * dropped. */
+     * dropped, and get -32006 without a cookie. */
     uint32_t max_source_calls_per_s;
     /* Addresses and networks of proxies, such as "10.0.0.0/8", and "unix:" for those on a Unix
      * socket. Peers are then the clients that they name in `Forwarded` or `X-Forwarded-For`.
