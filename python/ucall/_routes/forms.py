@@ -32,11 +32,11 @@ _INVALID_PARAMS = -32602
 class FormLimits:
     """The options of `HttpRequest.form`."""
 
-    max_parts: int = 100
-    max_header_bytes: int = 4_096
-    max_text_bytes: int = 1_048_576
-    max_file_bytes: int | None = None
-    spool_bytes: int = 65_536
+    max_parts: int
+    max_header_bytes: int
+    max_text_bytes: int
+    max_file_bytes: int | None
+    spool_bytes: int
 
     def __post_init__(self) -> None:
         for field in fields(self):
