@@ -243,6 +243,7 @@ licences: $(STAMPS)/venv ## Write LICENSE-THIRD-PARTY, after a change of depende
 lint-tidy: $(STAMPS)/venv #: Check the style rules that formatters do not check
 	@$(PY) tools/tidy.py
 	@$(PY) tools/check-cycles.py
+	@$(PY) tools/check-options.py
 	@$(PY) tools/check-version.py
 	@$(PY) tools/mutants.py --check
 
