@@ -14,6 +14,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from test_traces import PARENT, TRACE_ID, Spans, attributes, inner, parent_id, spans
 from websockets.sync.client import connect
 
+from harness import eventually
+
 __all__ = ["spans"]
 
 
@@ -78,20 +80,26 @@ def test_requests_to_a_mounted_application(
     assert "KeyError" in caplog.text and "_tracing" not in caplog.text
 
 
-def test_a_span_ends_with_the_response(engine: str, spans: Spans) -> None:
+def test_a_span_ends_with_the_response(
+    engine: str, spans: Spans, caplog: pytest.LogCaptureFixture
+) -> None:
     """The application may go on, as for background tasks."""
     ends = asyncio.Event()
+    loops = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http"
+        loops.append(asyncio.get_running_loop())
         await send({"type": "http.response.start", "status": 200})
         await send({"type": "http.response.body"})
         await ends.wait()
         raise RuntimeError("after the response")
 
-    with mounted(engine, app, drain_timeout_s=0.1, trace=True) as server:
+    with mounted(engine, app, trace=True) as server:
         assert httpx.get(f"http://127.0.0.1:{server.port}").status_code == 200
         [span] = spans.take(1)
+        loops[0].call_soon_threadsafe(ends.set)
+        assert eventually(lambda: "after the response" in caplog.text)
     assert span.status.status_code is StatusCode.UNSET
 
 
