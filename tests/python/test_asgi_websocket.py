@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import fastapi
+import httpx
 import pytest
 from bodies import send_until_it_waits
 from certificates import Authority, Files, authority, files
@@ -199,6 +200,24 @@ def test_the_close_of_a_client_passes_no_message(engine: str) -> None:
         wire.send(frame(b"x" * 100) * 1000 + frame(b"\x0f\xa0", 8))
         app.may_receive.set()
         assert eventually(lambda: app.seen == ["x" * 100] * 1000 + [4000])
+
+
+def test_messages_before_a_close_count_as_held(engine: str) -> None:
+    """Those for which there was no room, however short: each has objects of its own."""
+    app = LateReceiver()
+    with mounted(engine, app, path="/a", max_held_bytes=1_000_000) as server:
+        url = f"http://{HOST}:{server.port}/readyz"
+        with Wire(server.port) as wire:
+            wire.send(UPGRADE)
+            wire.take_to(b"\r\n\r\n")
+            # 64 KiB wait in the connection.
+            wire.send(frame(b"x") * 9_000)
+            assert httpx.get(url).status_code == 200
+            wire.send(frame(b"\x0f\xa0", 8))
+            assert eventually(lambda: httpx.get(url).status_code == 503)
+            app.may_receive.set()
+            assert eventually(lambda: app.seen == ["x"] * 9_000 + [4000])
+            assert eventually(lambda: httpx.get(url).status_code == 200)
 
 
 def test_an_application_that_does_not_receive_makes_the_client_wait(engine: str) -> None:
