@@ -190,18 +190,6 @@ def udp(new, given):
     return server
 
 
-def mcp(new, given):
-    """`sum` as a tool."""
-    server = new(port=given.port, mcp=True)
-
-    @server
-    def sum(a: int, b: int) -> int:
-        """Adds two numbers."""
-        return a + b
-
-    return server
-
-
 def asgi(new, given):
     """The application that other projects serve, too."""
     sys.path.append(str(PEERS))
@@ -212,7 +200,7 @@ def asgi(new, given):
     return server
 
 
-OTHERS = (echo, arrays, guarded, sleeper, streams, relay, store, udp, mcp, asgi)
+OTHERS = (echo, arrays, guarded, sleeper, streams, relay, store, udp, asgi)
 KINDS = {"sum": sums, **{it.__name__: it for it in OTHERS}}
 
 
