@@ -56,7 +56,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 FLOORS := .bench/floor-epoll .bench/floor-uring
 LOAD := .bench/target/release/load
 # Those that take a section of that name, and nothing but BENCH_FLAGS.
-PLAIN := arrays asgi client gate idle many-servers models nats queue relay store streams tls udp xdp
+PLAIN := arrays asgi client gate idle many-servers models nats queue relay store tls udp xdp
 .PHONY: bench bench-peers bench-tools bench-shapes bench-report bench-quick bench-c
 .PHONY: bench-async bench-embeddings slow-peers $(PLAIN:%=bench-%)
 
@@ -126,4 +126,3 @@ bench-udp: setup-release .bench/c-server .bench/c-no-sockets .bench/floor-udp_ec
 bench-xdp: export PYTHONPATH := tests
 bench-xdp: $(STAMPS)/test-tools .bench/c-server .bench/floor-udp_echo .bench/floor-xdp_load #: Compare AF_XDP with a socket, between two network namespaces (needs root)
 bench-queue: setup-release .bench/floor-pair tools-queue #: Compare queues with net-queue, pyzmq and C (BENCH_FLAGS=--write)
-bench-streams: setup-release .bench/floor-publish .bench/floor-streams tools-python #: Compare streams with FastAPI, Granian and Litestar, and publishing with C (BENCH_FLAGS="--rounds 1")

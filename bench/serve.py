@@ -21,7 +21,6 @@ import ucall
 LIVE = 300_000
 PAYLOAD_BYTES_MAX = 64 << 20
 PEERS = pathlib.Path(__file__).parent / "peers/python"
-NEWS = "x" * 64
 #: Of the table of the server of arrays.
 ROWS, WIDTH = 20_000, 768
 
@@ -145,32 +144,6 @@ def sleeper(new, given):
     return server
 
 
-def streams(new, given):
-    """Streams of short texts, and a topic with subscribers. The load answers no pings."""
-    server = new(port=given.port, timeouts=ucall.Timeouts(ping_interval_s=3600))
-
-    @server
-    async def tokens(count: int):
-        for _ in range(count):
-            yield "token"
-            await asyncio.sleep(0)
-
-    @server
-    def sync_tokens(count: int):
-        for _ in range(count):
-            yield "token"
-
-    @server
-    def subscribe(ctx: ucall.Context):
-        ctx.subscribe("news")
-
-    @server
-    def publish():
-        server.publish("news", "news", {"text": NEWS})
-
-    return server
-
-
 def relay(new, given):
     server = new(port=given.port)
     server.relay("sum", to=given.to)
@@ -200,7 +173,7 @@ def asgi(new, given):
     return server
 
 
-OTHERS = (echo, arrays, guarded, sleeper, streams, relay, store, udp, asgi)
+OTHERS = (echo, arrays, guarded, sleeper, relay, store, udp, asgi)
 KINDS = {"sum": sums, **{it.__name__: it for it in OTHERS}}
 
 

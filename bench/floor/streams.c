@@ -1,9 +1,8 @@
-/* Reads streams as fast as it can: streams PORT CONNECTIONS WEBSOCKET REQUEST ITEM END
+/* Reads streams as fast as it can: streams PORT CONNECTIONS REQUEST ITEM END
  *
- * Opens the connections, as WebSockets if WEBSOCKET is 1, prints `ready`, and waits for a line.
- * Then it sends the request in the file REQUEST on all of them, and reads until the text END has
- * arrived on each. Prints the items (occurrences of the text ITEM), the seconds, and the
- * milliseconds until the first item of each connection. */
+ * Opens the connections, prints `ready`, and waits for a line. Then it sends the request in the
+ * file REQUEST on all of them, and reads until the text END has arrived on each. Prints the items
+ * (occurrences of the text ITEM) and the seconds. */
 #define _GNU_SOURCE
 #include <stdbool.h>
 
@@ -11,14 +10,9 @@
 
 enum { CONNECTIONS_MAX = 4096, TAIL_MAX = 64, READ_BYTES = 1 << 18, EVENTS_MAX = 256 };
 
-static char const UPGRADE[] = "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
-                              "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                              "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-
 typedef struct {
     int socket;
     size_t items;
-    double first_at;
     /* The last bytes, in which a text may have begun. */
     char tail[TAIL_MAX];
     size_t tail_length;
@@ -28,15 +22,6 @@ static stream_t streams[CONNECTIONS_MAX];
 static char buffer[TAIL_MAX + READ_BYTES];
 static char const *item, *end;
 
-static int connected(int port, bool is_websocket) {
-    int connection = connect_to(port);
-    if (is_websocket) {
-        send(connection, UPGRADE, sizeof UPGRADE - 1, 0);
-        if (recv(connection, buffer, READ_BYTES, 0) <= 0) fail("upgrade");
-    }
-    return connection;
-}
-
 /* Counts the items in the bytes that have arrived; returns whether the stream has ended. */
 static bool take(stream_t *stream, size_t received) {
     size_t item_length = strlen(item), end_length = strlen(end);
@@ -45,7 +30,7 @@ static bool take(stream_t *stream, size_t received) {
     char *limit = buffer + TAIL_MAX + received;
     memcpy(text, stream->tail, stream->tail_length);
     while ((found = memmem(from, (size_t)(limit - from), item, item_length))) {
-        if (!stream->items++) stream->first_at = now();
+        stream->items++;
         from = found + item_length;
     }
     bool ended = memmem(text, (size_t)(limit - text), end, end_length) != NULL;
@@ -73,17 +58,17 @@ static void read_all(int poll, int count) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 7) return 2;
+    if (argc != 6) return 2;
     int count = atoi(argv[2]), poll = new_epoll();
     char request[4096];
-    FILE *file = fopen(argv[4], "rb");
-    if (!file || count > CONNECTIONS_MAX || strlen(argv[5]) >= TAIL_MAX ||
-        strlen(argv[6]) >= TAIL_MAX)
+    FILE *file = fopen(argv[3], "rb");
+    if (!file || count > CONNECTIONS_MAX || strlen(argv[4]) >= TAIL_MAX ||
+        strlen(argv[5]) >= TAIL_MAX)
         return 2;
     size_t length = fread(request, 1, sizeof request, file), items = 0;
-    item = argv[5], end = argv[6];
+    item = argv[4], end = argv[5];
     for (int at = 0; at < count; at++) {
-        streams[at].socket = connected(atoi(argv[1]), atoi(argv[3]));
+        streams[at].socket = connect_to(atoi(argv[1]));
         watch(poll, streams[at].socket, EPOLLIN, (epoll_data_t){.ptr = &streams[at]});
     }
     puts("ready");
@@ -95,7 +80,5 @@ int main(int argc, char **argv) {
     read_all(poll, count);
     double seconds = now() - start;
     for (int at = 0; at < count; at++) items += streams[at].items;
-    printf("%zu %f", items, seconds);
-    for (int at = 0; at < count; at++) printf(" %f", (streams[at].first_at - start) * 1e3);
-    puts("");
+    printf("%zu %f\n", items, seconds);
 }

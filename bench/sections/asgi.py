@@ -9,12 +9,13 @@ ratios.
 
 import argparse
 import json
+import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from bench import OUTPUT
 from bench.harness import figures, processes, request, usage
 from bench.harness.figures import Column, Sample, interval
-from bench.sections.streams import Wire, cpu_us, read_streams
 from bench.suite import drivers
 from bench.suite.plan import SINGLE
 from bench.suite.servers import Server, python_peer, served
@@ -22,8 +23,9 @@ from bench.suite.servers import Server, python_peer, served
 ROUNDS, SECONDS = 7, 2
 HAS_ENGINES = True
 
-WARM_UP_SECONDS = 0.5
+WARM_UP_SECONDS, WAIT_SECONDS_MAX = 0.5, 60
 UVICORN, GRANIAN = "uvicorn", "Granian"
+PEERS = [python_peer("asgi", label, "asgi", label) for label in (UVICORN, GRANIAN)]
 BODY = bytes(1 << 20)
 ITEM = json.dumps({"name": "lamp", "price": 9.5, "tags": ["a", "b"]}).encode()
 #: Streams at once, and how often.
@@ -35,9 +37,6 @@ OCTETS = "application/octet-stream"
 def get(path: str) -> bytes:
     agent = "Accept: */*\r\nUser-Agent: bench"
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{agent}\r\n\r\n".encode()
-
-
-STREAM = Wire(get("/stream"), "piece", "\r\n0\r\n\r\n")
 
 
 #: A request, what its reply contains, and the connections.
@@ -55,9 +54,29 @@ def contenders(engines: Sequence[str]) -> list[Server]:
         command = served("asgi", "--engine", engine, "--loop", loop)
         return Server("asgi", label, "ours", command)
 
-    peers = [python_peer("asgi", label, "asgi", label) for label in (UVICORN, GRANIAN)]
     found = [ours(engine, loop) for engine in engines for loop in ("own", "uvloop")]
-    return [server for server in [*peers, *found] if server.is_there]
+    return [server for server in [*PEERS, *found] if server.is_there]
+
+
+def cpu_us(pid: int) -> float:
+    return usage.cpu_nanoseconds(*usage.family(pid)) / 1e3
+
+
+def read_streams(server: processes.Server) -> tuple[float, float]:
+    """Reads streams at once: the seconds, and the microseconds of the server's CPU time."""
+    path = OUTPUT / "stream.request"
+    path.write_bytes(get("/stream"))
+    command = [OUTPUT / "floor-streams", server.port, STREAMS, path, "piece", "\r\n0\r\n\r\n"]
+    with processes.start_load(command, stdin=subprocess.PIPE, text=True) as reader:
+        if reader.stdout.readline() != "ready\n":
+            raise processes.LoadError("no connections")
+        before = cpu_us(server.pid)
+        output, _ = reader.communicate("go\n", timeout=WAIT_SECONDS_MAX)
+        used = cpu_us(server.pid) - before
+    items, seconds = map(float, output.split() or (0, 0))
+    if items != STREAMS * CHUNKS:
+        raise processes.LoadError(f"{items:.0f} chunks in {STREAMS} streams")
+    return seconds, used
 
 
 def load(server: processes.Server, part: str, seconds: float) -> Mapping[str, float]:
@@ -83,8 +102,8 @@ def sample_requests(contender: Server, part: str, seconds: float) -> Sample:
 
 def sample_streams(contender: Server) -> Sample:
     with contender.running(SINGLE) as server:
-        read_streams(STREAM, server, STREAMS, CHUNKS)
-        found = [read_streams(STREAM, server, STREAMS, CHUNKS)[:2] for _ in range(REPEATS)]
+        read_streams(server)
+        found = [read_streams(server) for _ in range(REPEATS)]
         seconds, used = map(sum, zip(*found, strict=True))
         count = STREAMS * REPEATS
         return {

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from bench.harness import request, usage
-from bench.sections import gate, sleepers, streams, whole
+from bench.sections import asgi, gate, sleepers, whole
 from bench.suite import drivers, exact, plan, rounds
 from bench.suite.rounds import order
 from bench.suite.servers import PEERS, Load, everyone
@@ -85,9 +85,9 @@ def test_every_server_is_measured():
 def test_every_python_peer_is_a_function_of_their_module():
     module = ast.parse((PEERS / "python/servers.py").read_text())
     kinds = {it.name for it in module.body if isinstance(it, ast.FunctionDef)}
-    servers = [*(it for it in everyone() if it.family == "python"), sleepers.FASTAPI]
-    asked = {server.command[3] for server in servers}
-    assert asked | {kind for kind, *_ in streams.PEERS.values()} <= kinds
+    others = [sleepers.FASTAPI, *asgi.PEERS]
+    servers = [*(it for it in everyone() if it.family == "python"), *others]
+    assert {server.command[3] for server in servers} <= kinds
 
 
 class Modes:

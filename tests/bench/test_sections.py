@@ -32,11 +32,11 @@ def test_the_readme_lists_the_sections_and_targets_that_exist():
 
 
 def test_an_unknown_part_is_an_error_that_lists_the_known_ones(capsys):
-    section = importlib.import_module("bench.sections.streams")
-    assert options_of("streams", section, ["--only", "publish"]).only == ["publish"]
+    section = importlib.import_module("bench.sections.asgi")
+    assert options_of("asgi", section, ["--only", "stream"]).only == ["stream"]
     with pytest.raises(SystemExit):
-        options_of("streams", section, ["--only", "publish,news"])
-    assert "news: not among tokens, publish" in capsys.readouterr().err
+        options_of("asgi", section, ["--only", "stream,news"])
+    assert "news: not among get, post, body, stream" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", KINDS)

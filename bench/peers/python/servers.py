@@ -12,7 +12,6 @@ import time
 
 HOST = "127.0.0.1"
 JSON = "application/json"
-EVENTS = "text/event-stream"
 
 
 def run_uvicorn(app, port: int, **how) -> None:
@@ -148,16 +147,6 @@ def granian_sum():
 
     async def app(scope, protocol):
         protocol.response_bytes(200, headers, answer(await protocol()))
-
-    return app
-
-
-def granian_stream():
-    async def app(scope, protocol):
-        count = int(scope.query_string.partition("count=")[2])
-        stream = protocol.response_stream(200, [("content-type", EVENTS)])
-        async for event in tokens(count):
-            await stream.send_str(event)
 
     return app
 
@@ -355,37 +344,6 @@ def litserve(port: int) -> None:
     from litserve_http import serve
 
     serve(port)
-
-
-async def tokens(count: int):
-    """A stream of short texts as server-sent events."""
-    for _ in range(count):
-        yield 'data: {"token":"token"}\n\n'
-        await asyncio.sleep(0)
-
-
-def fastapi_stream(port: int) -> None:
-    from fastapi import FastAPI
-    from fastapi.responses import StreamingResponse
-
-    app = FastAPI()
-
-    @app.post("/")
-    async def stream(count: int) -> StreamingResponse:
-        return StreamingResponse(tokens(count), media_type=EVENTS)
-
-    run_uvicorn(app, port)
-
-
-def litestar_stream(port: int) -> None:
-    from litestar import Litestar, post
-    from litestar.response import Stream
-
-    @post("/", status_code=200)
-    async def stream(count: int) -> Stream:
-        return Stream(tokens(count), media_type=EVENTS)
-
-    run_uvicorn(Litestar([stream], openapi_config=None, logging_config=None), port)
 
 
 if __name__ == "__main__":
