@@ -30,14 +30,6 @@ install_python_peers() {
     cp "$requirements" "$stamp"
 }
 
-# The package on PyPI with the same name.
-install_old_ucall() {
-    [ ! -e "$out/peers-ucall/bin/python" ] || return 0
-    "$python" -m venv "$out/peers-ucall"
-    "$out/peers-ucall/bin/python" -m pip install --quiet ucall==0.5.4 ||
-        skip "ucall 0.5.4, which does not install here"
-}
-
 generate_python_grpc() {
     mkdir -p "$out/proto"
     [ "$out/proto/sum_pb2.py" -ot bench/peers/sum.proto ] || return 0
@@ -109,12 +101,11 @@ build_capnproto() {
 mkdir -p "$out"
 install_python_peers
 [ "${1:-}" != python ] || exit 0
-install_old_ucall
 generate_python_grpc
 build_h2o
 build_uwebsockets
 build_grpc
 build_capnproto
 cargo_build bench/peers/rust --locked ||
-    skip "actix-web, ntex, may_minihttp and tokio-websockets, which do not build here"
+    skip "actix-web, ntex and tokio-websockets, which do not build here"
 cargo_build bench/load --locked

@@ -56,7 +56,7 @@ def same_verdicts(results: Results) -> Iterator[Verdict]:
 
 
 def python_verdicts(results: Results, servers: Sequence[Server]) -> Iterator[Verdict]:
-    peers = [s.name for s in servers if s.family == "python" and not s.name.startswith("ucall")]
+    peers = [s.name for s in servers if s.family == "python"]
     labels = {server.name: server.label for server in servers}
     for engine, label in ENGINES.items():
         name = f"ours-python-{engine}"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from bench import OUTPUT, ROOT
 from bench.harness import processes
-from bench.suite.servers import PEERS, PYTHON, PYTHON_UCALL
+from bench.suite.servers import PEERS, PYTHON
 
 PYTHON_PACKAGES = (
     *("fastapi", "uvicorn", "uvloop", "httptools", "pydantic", "grpcio", "litestar", "litserve"),
     *("blacksheep", "aiohttp", "granian", "robyn", "socketify", "msgspec"),
 )
-RUST_PACKAGES = ("actix-web", "jsonrpsee", "ntex", "may_minihttp", "serde_json")
+RUST_PACKAGES = ("actix-web", "jsonrpsee", "ntex", "serde_json")
 DEBIAN_PACKAGES = ("libcapnp-dev", "libgrpc++-dev", "libh2o-evloop-dev", "libsimdjson-dev")
 UWEBSOCKETS = OUTPUT / "uWebSockets"
 #: Commands that print a version, and a pattern that finds the version in their output.
@@ -67,7 +67,6 @@ def versions() -> dict[str, str]:
     for name, command in TOOLS.items():
         found[name] = first_version(output_of(command))
     found |= pip_versions(PYTHON, PYTHON_PACKAGES)
-    found |= {f"{name} (PyPI)": it for name, it in pip_versions(PYTHON_UCALL, ("ucall",)).items()}
     found |= cargo_versions(PEERS / "rust/Cargo.lock")
     found["uWebSockets"] = output_of(["git", "-C", str(UWEBSOCKETS), "describe", "--tags"]).strip()
     for package in DEBIAN_PACKAGES:

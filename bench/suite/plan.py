@@ -27,7 +27,7 @@ RATES = (2_000, 20_000)
 #: Servers that cannot reach the higher rate run only at the lower one.
 FAST = (
     *("granian", "robyn", "socketify", "protocol"),
-    *("h2o", "uwebsockets", "actix", "jsonrpsee", "ntex", "may"),
+    *("h2o", "uwebsockets", "actix", "jsonrpsee", "ntex"),
 )
 #: Percentages of the capacity.
 SHARES = (10, 50, 80)
@@ -103,7 +103,6 @@ def multiplexed() -> Groups:
 def open_loop() -> Groups:
     formats = servers.OTHER_FORMATS
     everyone = [server for server in servers.peers() if server.protocol not in formats]
-    everyone = [server for server in everyone if not server.name.startswith("ucall-0.5.4")]
     fast = [server for server in everyone if server.name in FAST]
     slow_load, fast_load = (
         Load(f"rate-{rate}", f"{rate:,} calls a second", 32, CLIENTS, rate=rate) for rate in RATES

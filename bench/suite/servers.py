@@ -11,7 +11,6 @@ from bench.harness import certificate, processes, request
 
 PEERS = ROOT / "bench/peers"
 PYTHON = OUTPUT / "peers/bin/python"
-PYTHON_UCALL = OUTPUT / "peers-ucall/bin/python"
 NATIVE = OUTPUT / "target/release"
 #: Formats that `bench/load` does not send, and what loads their servers.
 OTHER_FORMATS = {"grpc": "h2load", "capnproto": "capnproto"}
@@ -189,12 +188,10 @@ def beside(server: Server, what: str, label: str) -> Server:
     )
 
 
-def python_peer(
-    name: str, label: str, kind: str, *options: str, protocol: str = "http", python: Path = PYTHON
-) -> Server:
+def python_peer(name: str, label: str, kind: str, *options: str, protocol: str = "http") -> Server:
     """`kind` is a function of bench/peers/python/servers.py, which is run as a module, because the
     memory that compiling it takes is not the server's."""
-    command = (str(python), "-m", "servers", kind, *options)
+    command = (str(PYTHON), "-m", "servers", kind, *options)
     environment = {"PYTHONPATH": f"{PEERS / 'python'}:{OUTPUT / 'proto'}"}
     return Server(name, label, "python", command, protocol, environment=environment)
 
@@ -226,17 +223,6 @@ def peers() -> tuple[Server, ...]:
         native_peer("actix", "actix-web (Rust)", NATIVE / "actix"),
         native_peer("jsonrpsee", "jsonrpsee (Rust)", NATIVE / "jsonrpsee"),
         native_peer("ntex", "ntex (Rust, io_uring)", NATIVE / "ntex"),
-        native_peer("may", "may_minihttp (Rust)", NATIVE / "may"),
-        *(
-            python_peer(
-                f"ucall-0.5.4-{engine}",
-                f"ucall 0.5.4 (PyPI), {label}",
-                "ucall",
-                engine,
-                python=PYTHON_UCALL,
-            )
-            for engine, label in ENGINES.items()
-        ),
     )
 
 

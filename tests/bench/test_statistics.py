@@ -160,7 +160,7 @@ def test_an_unmeasured_target_is_not_met():
 
 def test_every_target_has_a_verdict(results):
     claims = [verdict.claim for verdict in all_verdicts(results, everyone())]
-    for part in ("FastAPI, def", "batches of 100", "16 deep", "idle", "p50", "may_minihttp"):
+    for part in ("FastAPI, def", "batches of 100", "16 deep", "idle", "p50", "ntex"):
         assert any(part in claim for claim in claims), part
 
 

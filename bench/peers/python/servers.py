@@ -6,7 +6,6 @@ write JSON-RPC by itself, `jsonrpc.answer` does.
 """
 
 import asyncio
-import importlib
 import sys
 import time
 
@@ -327,17 +326,6 @@ def websockets(port: int, task: str) -> None:
             await server.serve_forever()
 
     uvloop.run(main())
-
-
-def ucall(port: int, engine: str) -> None:
-    """UCall 0.5.4 from PyPI, the project's earlier version."""
-    server = importlib.import_module(f"ucall.{engine}").Server(port=port)
-
-    @server
-    def sum(a: int, b: int):
-        return a + b
-
-    server.run()
 
 
 def litserve(port: int) -> None:
