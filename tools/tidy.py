@@ -5,8 +5,8 @@
 Lines of at most 100 characters, no white space at their ends, no tabs, a newline at the end of the
 file, files of at most 600 lines, a module's first line says what it does, no name that
 tools/retired-names.txt lists: names that were replaced by a term of the field, no script of
-tools/ in a makefile that does not exist, and no Rust code that reads a clock, but for the files
-that ARCHITECTURE.md names.
+tools/ in a makefile and no file in a guide that does not exist, and no Rust code that reads a
+clock, but for the files that ARCHITECTURE.md names.
 """
 
 import re
@@ -38,6 +38,9 @@ WITHOUT_OPENING = ("deploy/", "examples/")
 NAMED = {".c", ".h", ".py", ".pyi", ".rs"}
 NAME = re.compile(r"[A-Za-z_]\w*")
 SCRIPT = re.compile(r"\btools/[\w-]+\.(?:py|sh)\b")
+# A file of the project in a guide for those who change it. NAME stands for any.
+GUIDES = ("ARCHITECTURE.md", "CONTRIBUTING.md")
+FILE = re.compile(r"`((?:[\w-]+/)*(?!NAME\b)[\w-]+\.(?:c|h|md|mk|py|pyi|rs|sh|toml|txt))`")
 # What reads a clock. Time is an argument of all other code.
 CLOCK = re.compile(
     r"\b(?:Instant|SystemTime)::now\b|\.elapsed\(\)|\bclock_gettime\b|\bEngineClock::SYSTEM\."
@@ -46,11 +49,15 @@ TEST_FILE = re.compile(r"(?:.*_)?tests|harness")
 RETIRED = frozenset((ROOT / "tools" / "retired-names.txt").read_text(encoding="utf-8").split())
 
 
-def sources() -> list[Path]:
+def listed() -> list[str]:
     """Files that git tracks or would add, so none that is built or installed."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    paths = (ROOT / line for line in listed.splitlines())
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()
+
+
+def sources() -> list[Path]:
+    paths = (ROOT / line for line in listed())
     return sorted(path for path in paths if path.suffix in SOURCES and path.is_file())
 
 
@@ -137,6 +144,15 @@ def makefile_complaints() -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}: no {script}"
 
 
+def guide_complaints() -> Iterator[str]:
+    paths = "".join(f"/{path}\n" for path in listed())
+    for guide in GUIDES:
+        for number, line in enumerate((ROOT / guide).read_text(encoding="utf-8").split("\n"), 1):
+            for file in FILE.findall(line):
+                if f"/{file}\n" not in paths:
+                    yield f"{guide}: {number}: no file {file}"
+
+
 def main() -> None:
     found = sources()
     complaints = [
@@ -145,6 +161,7 @@ def main() -> None:
         for complaint in file_complaints(path)
     ]
     complaints += makefile_complaints()
+    complaints += guide_complaints()
     complaints += clock_complaints([path for path in found if path.suffix == ".rs"])
     if complaints:
         sys.exit("\n".join(complaints))
