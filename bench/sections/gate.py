@@ -128,6 +128,7 @@ def run(options: argparse.Namespace) -> None:
         write(stored, found)
         return
     lines = list(compared(stored[build()], found))
-    print(*(text for _, text in lines), *(f"note: {note}" for note in notes), sep="\n")
+    reasons = [f"note: {note}" for note in dict.fromkeys(notes)]
+    print(*(text for _, text in lines), *reasons, sep="\n")
     if not all(holds for holds, _ in lines):
         sys.exit("bench-gate: a call costs more than before. See bench/README.md.")

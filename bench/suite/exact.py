@@ -9,10 +9,13 @@ waits in a ring, so the server could not be ended. perf counts on both engines i
 it the counters, and varies a little between runs.
 """
 
+import functools
 import itertools
 import re
 import shutil
 import socket
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -126,9 +129,24 @@ def a_call(tool: Tool, server: Server, sent: Sequence[bytes]) -> dict[str, float
     """The difference of two runs, divided by the calls between them."""
     if not shutil.which(tool.prefix[0]):
         raise ToolError(f"{tool.prefix[0]} is not installed")
+    if reason := why_it_counts_nothing(tool):
+        raise ToolError(reason)
     few, many = (totals(tool, server, sent, requests) for requests in (FEW, MANY))
     costs = {name: (count - few.get(name, 0)) / STEPS for name, count in many.items()}
     return {name: cost for name, cost in costs.items() if abs(cost) >= 0.001}
+
+
+@functools.cache
+def why_it_counts_nothing(tool: Tool) -> str | None:
+    """Why the tool has no total of a program that ends at once, such as perf without counters."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report"
+        done = subprocess.run(tool.wrap(["true"], report), capture_output=True, text=True)
+        try:
+            tool.parse(complete_report(report) if done.returncode == 0 else done.stderr)
+        except ToolError as error:
+            return str(error)
+    return None
 
 
 def totals(tool: Tool, server: Server, sent: Sequence[bytes], requests: int) -> Totals:

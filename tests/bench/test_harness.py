@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -144,6 +145,13 @@ def test_the_gate_reports_missing_counters():
     assert [holds for holds, _ in lines] == [False, False, True]
     words = [line.split()[0] for _, line in lines]
     assert words == ["MISSING", "DEARER", "SKIPPED"]
+
+
+def test_a_tool_that_counts_nothing_here_starts_no_server():
+    tool = exact.Tool("blind", ("env", "false"), "{}", exact.perf_totals)
+    server, notes = SimpleNamespace(label="a server"), []
+    assert exact.try_tool(tool, server, (), notes) == {}
+    assert notes == ["a server under blind: no total in its report: "]
 
 
 def test_the_gate_fails_for_another_build(monkeypatch):
