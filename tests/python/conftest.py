@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import authorities  # noqa: F401 - before what reads those of the system
 import forking
 import pytest
 from both_clients import new_client
@@ -46,7 +47,6 @@ gc.disable()
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Freezes pytest's objects, so that a test that collects garbage does not traverse them."""
     gc.enable()
-    gc.collect()
     gc.freeze()
     # Its descriptors are there before a test counts its own.
     if not session.config.option.collectonly:

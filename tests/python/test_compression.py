@@ -8,7 +8,7 @@ import json
 import socket
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,7 +30,7 @@ def zstd(data: bytes, window_descriptor: int = 0x58) -> bytes:
     pieces = [data[at : at + 100_000] for at in range(0, len(data), 100_000)] or [b""]
     for piece in pieces:
         is_last = piece is pieces[-1]
-        repeats = len(set(piece)) == 1
+        repeats = 0 < len(piece) == piece.count(piece[:1])
         header = is_last | repeats << 1 | len(piece) << 3
         frame += header.to_bytes(3, "little") + (piece[:1] if repeats else piece)
     return frame
@@ -109,13 +109,16 @@ def test_clients_of_others(serve: Serve) -> None:
         ("gzip", gzip.compress(b"{}")[:-1], 400, "whole data of the coding"),
         ("gzip", gzip.compress(b" " * 1_000_000), 413, "max_body_ratio (100 times)"),
         ("zstd", zstd(b" " * 1_000_000), 413, "max_body_ratio (100 times)"),
-        ("zstd", zstd(b" " * 9_000_000, 0x71), 400, "at most 8 MiB"),
-        ("gzip", gzip.compress(b" " * 17_000_000), 413, "max_body_"),
+        ("zstd", lambda: zstd(b" " * 9_000_000, 0x71), 400, "at most 8 MiB"),
+        ("gzip", lambda: gzip.compress(b" " * 17_000_000), 413, "max_body_"),
     ],
-    ids=lambda value: None if isinstance(value, str | int) else f"{len(value)} bytes",
+    ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else None,
 )
-def test_what_is_refused(serve: Serve, coding: str, body: bytes, status: int, text: str) -> None:
+def test_what_is_refused(
+    serve: Serve, coding: str, body: bytes | Callable[[], bytes], status: int, text: str
+) -> None:
     server = serve(size)
+    body = body() if callable(body) else body
     for path in ("/", "/size"):
         with Wire(server.port) as wire:
             wire.send(request(coding, body, path))
