@@ -6,6 +6,10 @@ covers both engines in half the time. The marker `one_of` names the parameters t
 `pytest.mark.one_of()`, for tests that compare engines, runs all. The option `--both-engines` runs
 all combinations. So does naming a test, as in `pytest FILE::NAME`.
 
+The option `--engines-changed`, for a change of what drives them, runs a test on both engines, each
+with one combination of the other parameters. The files of `any-engine.txt` stay on one: their tests
+pass bytes as those of many other files do, and promise what is decided above connections.
+
 Of a test marked `slow`, `--first-variants` runs one variant.
 """
 
@@ -15,14 +19,20 @@ import functools
 import importlib.util
 import zlib
 from collections.abc import Hashable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+#: The files whose tests do not depend on the engine.
+ANY_ENGINE = Path(__file__).with_name("any-engine.txt")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     all_help = "run each test on both engines, and each limit in every combination"
     parser.addoption("--both-engines", action="store_true", help=all_help)
+    changed_help = "run each test that may depend on the engine on both"
+    parser.addoption("--engines-changed", action="store_true", help=changed_help)
     first_help = "run one variant of each test marked slow"
     parser.addoption("--first-variants", action="store_true", help=first_help)
 
@@ -36,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # Only the package says whether io_uring is allowed, and the C library's tests also run without.
     has_package = importlib.util.find_spec("ucall") is not None
     if has_package and not (config.getoption("--both-engines") or is_named):
-        selected = one_of_each(selected)
+        selected = one_of_each(selected, config.getoption("--engines-changed"))
     if config.getoption("--first-variants"):
         selected = first_of_slow(selected)
     kept = set(selected)
@@ -44,11 +54,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = selected
 
 
-def one_of_each(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """One item of each group that differs only by its engine, or by what `one_of` names."""
+def one_of_each(items: Iterable[pytest.Item], both: bool = False) -> list[pytest.Item]:
+    """One item of each group that differs only by its engine, or by what `one_of` names; if `both`,
+    one for each engine, unless any does."""
     groups: dict[Hashable, list[pytest.Item]] = {}
     for item in items:
-        groups.setdefault(_group(item), []).append(item)
+        engine = both and not _is_for_any_engine(item) and _needs_uring(item)
+        groups.setdefault((_group(item), engine), []).append(item)
     kept = {_chosen(group) for group in groups.values()}
     return [item for item in items if item in kept]
 
@@ -83,6 +95,18 @@ def _chosen(group: list[pytest.Item]) -> pytest.Item:
     if len(group) > 1 and not _allows_uring():
         variants = [item for item in group if not _needs_uring(item)] or group
     return variants[zlib.crc32(_id(group[0]).encode()) % len(variants)]
+
+
+def _is_for_any_engine(item: pytest.Item) -> bool:
+    """Whether its file, such as `python/test_hooks.py`, is in the list."""
+    return "/".join(item.path.parts[-2:]) in listed_files()
+
+
+@functools.cache
+def listed_files() -> frozenset[str]:
+    """The names in `any-engine.txt`, of a folder and a file each."""
+    lines = ANY_ENGINE.read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
 
 
 def _axes(item: pytest.Item) -> tuple[str, ...]:

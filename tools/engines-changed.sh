@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Lists the files changed since a commit by which the engines may differ; fails if there are none.
 #
-#     tools/engines-changed.sh COMMIT && make test PYTEST_FLAGS="-q --both-engines"
+#     tools/engines-changed.sh COMMIT && make test PYTEST_FLAGS="-q --engines-changed"
 #
 # These are the engines, and what drives them or owns connections. See tests/selection.py.
 set -euo pipefail
@@ -21,6 +21,7 @@ FILES=(
     crates/ucall-server/src/send_queue.rs
     crates/ucall-server/src/tls.rs
     crates/ucall-server/src/worker.rs
+    tests/any-engine.txt
     tests/selection.py
 )
 

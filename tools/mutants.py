@@ -9,11 +9,13 @@ of pytest or `cargo test -p CRATE … NAME`. Each change is made alone, in a cop
 target/mutants, which is kept so that Rust builds only what a change affects. First every test runs
 once without a change: a test that fails or is skipped anyway sees nothing, so its mutants are not
 tried. A mutant with `accepted`, the reason why no test sees it, may survive. With `--check` nothing
-is built and run: each mutant must still apply, and its test exist. Standard library only.
+is built and run: each mutant must still apply, and its test exist. That of a file of engines is not
+in tests/any-engine.txt, so that it runs on both engines. Standard library only.
 """
 
 import argparse
 import ast
+import functools
 import os
 import re
 import shutil
@@ -32,6 +34,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = ROOT / "tests" / "mutants"
+ENGINES = ROOT / "tools" / "engines-changed.sh"
+ANY_ENGINE = ROOT / "tests" / "any-engine.txt"
 FOLDER = ROOT / "target" / "mutants"
 TREE = FOLDER / "tree"
 #: In the order in which they run: mutants of Python need the extension module without a change.
@@ -97,16 +101,37 @@ class Mutant:
             yield f"`test` begins with {self.runner}, not with {' or '.join(FAILED)}"
         elif not self._has_test():
             yield f"no such test: {self.test}"
+        elif self._is_of_engines() and self._test_file() in files_for_any_engine():
+            yield f"{self.file} is of engines, and its test is of {ANY_ENGINE.name}"
+
+    def _is_of_engines(self) -> bool:
+        return any(self.file.startswith(name) for name in files_of_engines())
+
+    def _test_file(self) -> str:
+        return self.test.split(maxsplit=1)[1].partition("::")[0]
 
     def _has_test(self) -> bool:
         if self.runner == "pytest":
-            path, _, name = self.test.split(maxsplit=1)[1].partition("::")
-            sources, name = [ROOT / path], name.partition("[")[0]
+            name = self.test.partition("::")[2].partition("[")[0]
+            sources = [ROOT / self._test_file()]
         else:
             package, *_, name = re.sub(r".* -p ", "", self.test).split()
             sources = [*(ROOT / "crates" / package).rglob("*.rs")]
         defined = re.compile(rf"\b(?:def|fn) {re.escape(name.rpartition('::')[2])}\(")
         return any(it.is_file() and defined.search(it.read_text("utf-8")) for it in sources)
+
+
+@functools.cache
+def files_of_engines() -> list[str]:
+    """The files and folders by which engines differ."""
+    return ENGINES.read_text("utf-8").partition("FILES=(\n")[2].partition("\n)")[0].split()
+
+
+@functools.cache
+def files_for_any_engine() -> set[str]:
+    """The files of tests that do not depend on the engine."""
+    lines = ANY_ENGINE.read_text("utf-8").splitlines()
+    return {f"tests/{line}" for line in lines if not line.startswith("#")}
 
 
 def read_table() -> list[Mutant]:

@@ -77,6 +77,8 @@ OPTIONS = {
     "default": ["test_it.py"],
     "grouped": ["test_it.py"],
     "both": ["--both-engines", "test_it.py"],
+    "changed": ["--engines-changed", "test_it.py"],
+    "changed, in the list": ["--engines-changed", "python/test_hooks.py"],
     "first": ["--first-variants", "test_it.py"],
     "by keyword": ["-k", "test_one and uring", "test_it.py"],
     "by name": ["test_it.py::test_one"],
@@ -102,6 +104,8 @@ pytestmark = pytest.mark.xdist_group("selection")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("suite")
     (folder / "test_it.py").write_text(SUITE)
+    (folder / "python").mkdir()
+    (folder / "python" / "test_hooks.py").write_text(SUITE)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  one_of\n  slow\n  xdist_group\n")
     return folder
 
@@ -142,6 +146,22 @@ def test_pairs_cover_every_combination(names: Names) -> None:
 def test_both_engines_by_the_option(names: Names) -> None:
     twice = {"test_one": 80, "test_pairs": 160, "test_grouped": 18, "test_slow": 4}
     assert _counts(names["both"]) == ONE_OF_EACH | twice
+
+
+def test_each_engine_once_after_a_change_of_engines(names: Names) -> None:
+    twice = {"test_one": 80, "test_pairs": 80, "test_grouped": 18, "test_slow": 4}
+    assert _counts(names["changed"]) == ONE_OF_EACH | twice
+    found = [re.fullmatch(r"test_pairs\[(\w+)-(\w+)-\d+\]", name) for name in names["changed"]]
+    assert Counter(it[1] for it in found if it) == {"posix": 40, "uring": 40}
+    assert min(Counter(it[1] + it[2] for it in found if it).values()) > 3
+
+
+def test_files_in_the_list_stay_on_one_engine(names: Names) -> None:
+    assert _counts(names["changed, in the list"]) == ONE_OF_EACH
+
+
+def test_the_listed_files_exist() -> None:
+    assert [it for it in selection.listed_files() if not (ROOT / "tests" / it).exists()] == []
 
 
 def test_both_engines_by_the_name_of_the_test(names: Names) -> None:
