@@ -56,7 +56,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu/
 FLOORS := .bench/floor-epoll .bench/floor-uring
 LOAD := .bench/target/release/load
 # Those that take a section of that name, and nothing but BENCH_FLAGS.
-PLAIN := arrays asgi client gate idle many-servers models nats queue relay store tls udp xdp
+PLAIN := arrays asgi client gate idle many-servers mcp models nats queue relay store tls udp xdp
 .PHONY: bench bench-peers bench-tools bench-shapes bench-report bench-quick bench-c
 .PHONY: bench-async bench-embeddings slow-peers $(PLAIN:%=bench-%)
 
@@ -70,6 +70,8 @@ tools-%:
 	@tools/install-bench-tools.sh $*
 tools-queue:
 	@tools/install-queue-bench.sh $(PY)
+tools-mcp:
+	@tools/install-mcp.sh
 tools-arrays: tools-python
 	@tools/install-inference.sh
 	@tools/install-inference.sh mlserver
@@ -118,6 +120,7 @@ bench-tls: setup-release $(LOAD) #: Compare TLS with plain TCP (BENCH_FLAGS="--r
 bench-idle: $(STAMPS)/test-tools .bench/c-sum #: Measure the memory of idle connections, in C
 bench-relay: setup-release $(LOAD) #: Compare relayed calls with HAProxy and nginx (BENCH_FLAGS="--rounds 5")
 bench-many-servers: setup-release test-programs #: Compare clients of several servers, whole, slow, restarted and killed, with gRPC's round_robin
+bench-mcp: setup-release $(LOAD) tools-mcp #: Compare a tool of MCP with FastMCP, the official SDK and a plain call (BENCH_FLAGS="--rounds 3")
 bench-asgi: setup-release .bench/floor-streams $(LOAD) tools-python #: Compare a mounted FastAPI application with uvicorn and Granian (BENCH_FLAGS="--rounds 3 --only get")
 bench-models: setup-release $(LOAD) tools-models #: Compare served models with bare loops, the best batcher, mosec, FastAPI, LitServe, BentoML (BENCH_FLAGS="--write --before .bench/before-COMMIT/bin/python")
 bench-nats: setup-release .bench/nats-echo | test-programs #: Compare calls through NATS with nats-py's micro service and a Go echo (BENCH_FLAGS="--rounds 5")

@@ -163,6 +163,18 @@ def udp(new, given):
     return server
 
 
+def mcp(new, given):
+    """`sum` as a tool."""
+    server = new(port=given.port, mcp=True)
+
+    @server
+    def sum(a: int, b: int) -> int:
+        """Adds two numbers."""
+        return a + b
+
+    return server
+
+
 def asgi(new, given):
     """The application that other projects serve, too."""
     sys.path.append(str(PEERS))
@@ -173,7 +185,7 @@ def asgi(new, given):
     return server
 
 
-OTHERS = (echo, arrays, guarded, sleeper, relay, store, udp, asgi)
+OTHERS = (echo, arrays, guarded, sleeper, relay, store, udp, mcp, asgi)
 KINDS = {"sum": sums, **{it.__name__: it for it in OTHERS}}
 
 

@@ -334,6 +334,28 @@ def litserve(port: int) -> None:
     serve(port)
 
 
+def mcp_tool(port: int, kind: str) -> None:
+    """A tool by FastMCP or the official SDK, without sessions, with replies in JSON."""
+    import logging
+
+    if kind == "fastmcp":
+        from fastmcp import FastMCP as Server
+    else:
+        from mcp.server import MCPServer as Server
+
+    server = Server("bench")
+
+    @server.tool()
+    def sum(a: int, b: int) -> int:
+        """Adds two numbers."""
+        return a + b
+
+    # Otherwise a line is logged for each call.
+    logging.disable(logging.INFO)
+    make = server.http_app if kind == "fastmcp" else server.streamable_http_app
+    run_uvicorn(make(json_response=True, stateless_http=True), port)
+
+
 if __name__ == "__main__":
     name, *options, port = sys.argv[1:]
     globals()[name](int(port), *options)
