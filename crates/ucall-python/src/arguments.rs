@@ -294,7 +294,7 @@ impl Signature {
 }
 
 /// Calls a hook, or a callable without a signature: an array by position, an object by name.
-#[cold]
+#[inline(never)]
 fn call_without_signature<'py>(
     callable: &Bound<'py, PyAny>,
     procedure: &Procedure,
@@ -307,6 +307,15 @@ fn call_without_signature<'py>(
         let (context, parts) = (context.ok_or_else(no_context)?, scratch.parts.as_ref());
         return Ok((hooked.call)(callable, hooked, context, parts)?);
     }
+    call_with_any(callable, params, scratch)
+}
+
+#[cold]
+fn call_with_any<'py>(
+    callable: &Bound<'py, PyAny>,
+    params: Option<&[u8]>,
+    scratch: &mut Scratch,
+) -> Result<Bound<'py, PyAny>, Failure> {
     let mut input = Input::new(callable.py(), params.unwrap_or(b"[]"), scratch);
     let signature = Signature {
         rest: Some(crate::convert::Convert::Any),

@@ -81,7 +81,8 @@ impl Functions {
         arguments::call(py, procedure, call.params, context, &mut self.scratch)
     }
 
-    /// Calls a function in `variables`.
+    /// Calls a function, or the hooks around it, in `variables`.
+    #[inline]
     pub(crate) fn call_within<'py>(
         &mut self,
         variables: &Bound<'py, PyAny>,
@@ -90,25 +91,6 @@ impl Functions {
         context: Option<Bound<'py, PyAny>>,
     ) -> Result<Bound<'py, PyAny>, Failure> {
         run_in(variables, || self.call(variables.py(), procedure, call, context))
-    }
-
-    /// Calls a function with its context, or the hooks around it, in `variables`.
-    #[inline(always)]
-    pub(crate) fn call_with_context<'py>(
-        &mut self,
-        variables: &Bound<'py, PyAny>,
-        procedure: &Procedure,
-        call: &Call<'_>,
-        context: Bound<'py, PyAny>,
-    ) -> Result<Bound<'py, PyAny>, Failure> {
-        let py = variables.py();
-        run_in(variables, || match &procedure.hooked {
-            Some(hooked) => {
-                let parts = self.scratch.parts.as_ref();
-                Ok((hooked.call)(procedure.callable.bind(py), hooked, context, parts)?)
-            }
-            None => self.call(py, procedure, call, Some(context)),
-        })
     }
 
     /// Attaches the thread, logs a failure, and returns the error to reply with.

@@ -291,7 +291,7 @@ impl Deferral {
         let written = context.map_err(Failure::Raised).and_then(|context| {
             let variables = functions.contexts.inline_variables(py)?;
             let given = context.object().clone().into_any();
-            let result = functions.call_with_context(&variables, procedure, call, given);
+            let result = functions.call_within(&variables, procedure, call, Some(given));
             functions.contexts.reuse_variables(variables);
             let Some(context) = context.end() else {
                 let written = functions.write(procedure, result, reply);
