@@ -1,4 +1,4 @@
-"""Groups of functions, which share the beginning of their names and options."""
+"""Groups of functions and routes, which share the beginning of their names and options."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from ucall._server.function_decorators import Auth, FunctionDecorators
 if TYPE_CHECKING:
     from ucall._core import Call, Context
 
-__all__ = ["Group", "Registration", "registrations"]
+__all__ = ["Group", "Registration", "Route", "registrations"]
 
 
+Function = TypeVar("Function", bound=Callable[..., object])
 Hook = TypeVar("Hook", bound=Callable[["Context", "Call"], object])
 AnyHook = Callable[["Context", "Call"], Any]
 
@@ -26,10 +27,19 @@ class Registration(NamedTuple):
     options: dict[str, Any]
 
 
+class Route(NamedTuple):
+    """A route to be registered: the arguments of `ucall._functions.table.Functions.add_route`."""
+
+    function: Callable[..., object]
+    path: str
+    options: dict[str, Any]
+
+
 class _Shared(NamedTuple):
-    """What the functions of a group have in common."""
+    """What the functions and the routes of a group have in common."""
 
     prefix: str = ""
+    path: str = ""
     auth: Auth | Literal[False] | None = None
     timeout_ms: float | None = None
     scopes: tuple[str, ...] = ()
@@ -39,6 +49,7 @@ class _Shared(NamedTuple):
         """What the functions of a group in this one have in common."""
         return _Shared(
             self.prefix + inner.prefix,
+            self.path + inner.path,
             self.auth if inner.auth is None else inner.auth,
             self.timeout_ms if inner.timeout_ms is None else inner.timeout_ms,
             self.scopes + inner.scopes,
@@ -52,7 +63,7 @@ class _Shared(NamedTuple):
         function, name, options = registration
         name = signatures.name_of(function) if name is None else name
         own = options["auth"], options["timeout_ms"], options["scopes"]
-        whole = self.around(_Shared(name, *own))
+        whole = self.around(_Shared(name, "", *own))
         shared = {
             "auth": whole.auth,
             "timeout_ms": whole.timeout_ms,
@@ -61,9 +72,24 @@ class _Shared(NamedTuple):
         }
         return Registration(function, whole.prefix, options | shared)
 
+    def apply_to_route(self, route: Route) -> Route:
+        """The registration of a route of the group, with all of its options."""
+        function, path, options = route
+        path = self.path + path
+        auth = options["auth"]
+        if auth is None:
+            if self.scopes or callable(self.auth):
+                has = "scopes" if self.scopes else "an auth of its own"
+                raise TypeError(
+                    f"{path}: its group has {has}, which routes do not have: expected auth=True "
+                    "at the route for the server's auth alone, or auth=False for none"
+                )
+            auth = self.auth is not False
+        return Route(function, path, options | {"auth": auth})
+
 
 class Group(FunctionDecorators):
-    """Functions of a module, which a server includes::
+    """Functions and routes of a module, which a server includes::
 
         orders = ucall.Group("orders.", timeout_ms=500)
 
@@ -77,6 +103,7 @@ class Group(FunctionDecorators):
 
     Args:
         prefix: The beginning of the functions' names.
+        path: The beginning of the routes' paths, such as ``"/orders"``: see `Group.http`.
         auth: Of functions that have none of their own; see `ucall.Server.add`.
         timeout_ms: Of functions that have none of their own; see `ucall.Server.add`.
         scopes: What the caller's token must allow, besides the function's own scopes.
@@ -91,6 +118,7 @@ class Group(FunctionDecorators):
         self,
         prefix: str = "",
         *,
+        path: str = "",
         auth: Auth | Literal[False] | None = None,
         timeout_ms: float | None = None,
         scopes: Iterable[str] = (),
@@ -99,9 +127,11 @@ class Group(FunctionDecorators):
         if timeout_ms is not None and not timeout_ms > 0:
             raise ValueError(f"timeout_ms: expected milliseconds above 0, got {timeout_ms}")
         checked.own_auth("group", auth)
-        prefix = checked.text("prefix", prefix)
-        self._shared = _Shared(prefix, auth, timeout_ms, tuple(checked.scopes(scopes)))
-        self._members: list[Registration | Group] = []
+        prefix, path = checked.text("prefix", prefix), checked.text("path", path)
+        if path and (path[0] != "/" or path[-1] == "/"):
+            raise ValueError(f"path: expected one such as '/orders', got {path!r}")
+        self._shared = _Shared(prefix, path, auth, timeout_ms, tuple(checked.scopes(scopes)))
+        self._members: list[Registration | Route | Group] = []
         self._hooks: list[AnyHook] = []
         self._is_served = False
         for hook in middleware:
@@ -121,9 +151,50 @@ class Group(FunctionDecorators):
         self._hooks.append(checked_hook(hook))
         return hook
 
+    def http(
+        self,
+        path: str,
+        *,
+        methods: Iterable[str] = ("GET",),
+        auth: bool | None = None,
+        threads: bool | None = None,
+        stream_body: bool = False,
+        max_body_bytes: int | None = None,
+    ) -> Callable[[Function], Function]:
+        """Registers a function that answers HTTP requests other than calls, at a path below that of
+        the group: see `ucall.Server.http`. Hooks and ``timeout_ms`` are for functions alone.
+
+        Args:
+            path: What follows the group's path.
+            methods: See `ucall.Server.http`.
+            auth: Whether requests must pass the server's ``auth``. By default they must, unless the
+                group has ``auth=False``. In a group with ``scopes``, or an ``auth`` function of its
+                own, it has to be said, because routes have neither.
+            threads: See `ucall.Server.http`.
+            stream_body: See `ucall.Server.http`.
+            max_body_bytes: See `ucall.Server.http`.
+
+        Raises:
+            RuntimeError: A server has included this group already.
+        """
+
+        def add(function: Function) -> Function:
+            options = {
+                # Several servers may include the group.
+                "methods": methods if isinstance(methods, str) else tuple(methods),
+                "auth": auth,
+                "threads": threads,
+                "stream_body": stream_body,
+                "max_body_bytes": max_body_bytes,
+            }
+            self._add(Route(function, path, options))
+            return function
+
+        return add
+
     def include(self, group: Group) -> None:
-        """Adds the functions of another group: its prefix follows the prefix of this one, its
-        scopes and hooks are added, and its own ``auth`` and ``timeout_ms`` come first.
+        """Adds the functions and routes of another group: its prefix and path follow those of this
+        one, its scopes and hooks are added, and its own ``auth`` and ``timeout_ms`` come first.
 
         Raises:
             RuntimeError: A server has included this group already.
@@ -139,7 +210,7 @@ class Group(FunctionDecorators):
         options["scopes"] = tuple(checked.scopes(options["scopes"]))
         self._add(Registration(function, name, options))
 
-    def _add(self, member: Registration | Group) -> None:
+    def _add(self, member: Registration | Route | Group) -> None:
         self._check_open()
         self._members.append(member)
 
@@ -150,19 +221,21 @@ class Group(FunctionDecorators):
             )
 
 
-def registrations(group: Group) -> list[Registration]:
-    """The functions of a group, and of the groups in it, with all of their options. Nothing may be
-    added to it from then on."""
+def registrations(group: Group) -> list[Registration | Route]:
+    """The functions and routes of a group, and of the groups in it, with all of their options.
+    Nothing may be added to it from then on."""
     for it in _groups(checked.instance("group", group, Group)):
         it._is_served = True
     return list(_registrations(group, _Shared()))
 
 
-def _registrations(group: Group, outer: _Shared) -> Iterator[Registration]:
+def _registrations(group: Group, outer: _Shared) -> Iterator[Registration | Route]:
     shared = outer.around(group._shared._replace(middleware=tuple(group._hooks)))
     for member in group._members:
         if isinstance(member, Group):
             yield from _registrations(member, shared)
+        elif isinstance(member, Route):
+            yield shared.apply_to_route(member)
         else:
             yield shared.apply(member)
 

@@ -177,6 +177,82 @@ def test_hooks_of_groups_run_within_those_of_the_server(serve_once: Serve) -> No
             ran.clear()
 
 
+def path_of(request: ucall.HttpRequest) -> dict[str, object]:
+    return {"path": request.path, "params": request.path_params, "user": request.user}
+
+
+def test_paths_of_groups_begin_those_of_their_routes(serve_once: Serve) -> None:
+    ran: list[str] = []
+    shop = ucall.Group("shop.", path="/shop", timeout_ms=0.001)
+    orders = ucall.Group("orders.", path="/{customer}")
+    shop.include(orders)
+
+    @shop.middleware
+    def note(ctx: ucall.Context, call: ucall.Call) -> object:
+        ran.append(call.method)
+        return call()
+
+    assert shop.http("/about")(path_of) is path_of
+    orders.http("/orders/{id}", methods=iter(["GET", "PUT"]))(path_of)
+    ucall.Server(port=0).include(shop)
+    server = serve_once()
+    server.include(shop)
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+        assert client.get("/shop/about").json()["path"] == "/shop/about"
+        for method in ("GET", "PUT"):
+            got = client.request(method, "/shop/ada/orders/7").json()
+            assert got["params"] == {"customer": "ada", "id": "7"}
+        assert client.get("/about").status_code == 404
+        assert client.get("/orders/7").status_code == 404
+        assert "/shop/{customer}/orders/{id}" in client.get("/openapi.json").json()["paths"]
+    assert ran == [], "hooks are around calls"
+
+
+def test_routes_of_groups_have_the_auth_of_the_server_or_none(serve_once: Serve) -> None:
+    outer, inner = ucall.Group(path="/outer", auth=False), ucall.Group(path="/inner")
+    secret = ucall.Group(path="/secret", auth=lambda ctx: "own", scopes=["a"])
+    outer.include(inner)
+    outer.include(secret)
+    for group in (outer, inner):
+        group.http("/default")(path_of)
+        group.http("/checked", auth=True)(path_of)
+    secret.http("/checked", auth=True)(path_of)
+    secret.http("/open", auth=False)(path_of)
+    plain = ucall.Group(path="/plain")
+    plain.http("/default")(path_of)
+    plain.http("/open", auth=False)(path_of)
+    server = serve_once(auth=ucall.auth.bearer({"s3cret": "alice"}))
+    server.include(outer)
+    server.include(plain)
+    is_open = {
+        "/outer/default": True,
+        "/outer/checked": False,
+        "/outer/inner/default": True,
+        "/outer/inner/checked": False,
+        "/outer/secret/checked": False,
+        "/outer/secret/open": True,
+        "/plain/default": False,
+        "/plain/open": True,
+    }
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+        statuses = {path: client.get(path).status_code for path in is_open}
+        assert statuses == {path: 200 if it else 401 for path, it in is_open.items()}
+        got = client.get("/plain/default", headers={"Authorization": "Bearer s3cret"}).json()
+        assert got["user"] == "alice"
+
+
+@pytest.mark.parametrize(
+    ("options", "has"),
+    [({"scopes": ["a"]}, "scopes"), ({"auth": lambda ctx: "own"}, "an auth of its own")],
+)
+def test_a_route_does_not_pass_by_what_its_group_demands(options: dict[str, Any], has: str) -> None:
+    outer, inner = ucall.Group(path="/outer", **options), ucall.Group()
+    outer.include(inner)
+    inner.http("/open")(path_of)
+    with pytest.raises(TypeError, match=f"/outer/open: its group has {has}, which routes do not"):
+        ucall.Server(port=0, auth=lambda ctx: "anyone").include(outer)
+
+
 def test_nothing_is_added_after_a_server_has_included_a_group() -> None:
     outer, inner = ucall.Group(), ucall.Group()
     outer.include(inner)
@@ -188,6 +264,8 @@ def test_nothing_is_added_after_a_server_has_included_a_group() -> None:
             group.include(ucall.Group())
         with pytest.raises(RuntimeError, match="before"):
             group.middleware(lambda ctx, call: call())
+        with pytest.raises(RuntimeError, match="before"):
+            group.http("/late")(path_of)
 
 
 def test_misuse_of_groups() -> None:
@@ -198,6 +276,9 @@ def test_misuse_of_groups() -> None:
             group.include(cycle)
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"prefix": 7}, TypeError, "prefix: expected a str"),
+        ({"path": 7}, TypeError, "path: expected a str"),
+        ({"path": "orders"}, ValueError, "path: expected one such as '/orders', got 'orders'"),
+        ({"path": "/orders/"}, ValueError, "path: expected one such as '/orders'"),
         ({"timeout_ms": 0}, ValueError, "timeout_ms: expected milliseconds above 0"),
         ({"timeout_ms": float("nan")}, ValueError, "timeout_ms: expected"),
         ({"scopes": "a b"}, TypeError, "scopes: expected"),
@@ -212,6 +293,14 @@ def test_misuse_of_groups() -> None:
         ucall.Server(port=0).include(ucall.Server(port=0))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="scopes: expected"):
         group.add(add, scopes=["a b"])
+    for path, error, text in (
+        ("orders", ValueError, "path: expected one such as '/health'"),
+        ("/orders?", ValueError, "path: expected one such as '/health'"),
+    ):
+        routes = ucall.Group()
+        routes.http(path)(path_of)
+        with pytest.raises(error, match=text):
+            ucall.Server(port=0).include(routes)
     reserved = ucall.Group("rpc.")
     reserved.add(add)
     with pytest.raises(ValueError, match=r"reserves rpc\."):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ucall._server.function_decorators import FunctionDecorators
 from ucall._server.tls import client_tls
-from ucall.group import Group, registrations
+from ucall.group import Group, Route, registrations
 
 if TYPE_CHECKING:
     from ucall._functions.table import Functions
@@ -40,13 +40,16 @@ class Decorators(FunctionDecorators):
         self._functions.add(function, name, **options)
 
     def include(self, group: Group) -> None:
-        """Registers the functions of a `ucall.Group`, and of the groups in it.
+        """Registers the functions and routes of a `ucall.Group`, and of the groups in it.
 
         Raises:
-            TypeError, ValueError: See `add`.
+            TypeError, ValueError: See `add` and `http`.
         """
-        for function, name, options in registrations(group):
-            self._add_function(function, name, **options)
+        for member in registrations(group):
+            if isinstance(member, Route):
+                self._functions.add_route(member.function, member.path, **member.options)
+            else:
+                self._add_function(member.function, member.name, **member.options)
 
     def http(
         self,
