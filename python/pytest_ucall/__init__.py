@@ -1,7 +1,7 @@
-"""A plugin of pytest with a fixture for tests of a server's functions.
+"""A plugin of pytest with fixtures for tests of a server's functions.
 
 It is no part of the package `ucall`, because pytest imports it in every environment that has ucall:
-so tests that do not use the fixture do not import `ucall` either.
+so tests that do not use a fixture do not import `ucall` either.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 
 if TYPE_CHECKING:
     from ucall import Server
-    from ucall.testing import TestClient
+    from ucall.testing import AsyncTestClient, TestClient
 
-__all__ = ["ucall_client"]
+__all__ = ["ucall_async_client", "ucall_client"]
 
 
 @pytest.fixture
@@ -37,3 +37,24 @@ def ucall_client() -> Iterator[Callable[..., TestClient]]:
             return clients.enter_context(TestClient(server, **options))
 
         yield open_client
+
+
+@pytest.fixture
+def ucall_async_client() -> Callable[..., AsyncTestClient]:
+    """Makes a `ucall.testing.AsyncTestClient` of a server, which runs while a test has entered it::
+
+        async def test_sum(ucall_async_client):
+            async with ucall_async_client(app.server) as client:
+                assert (await client.sum(2, 3)).json == 5
+
+    It takes the arguments of `ucall.testing.AsyncTestClient`. The fixture needs no event loop, so
+    it is the same for pytest-asyncio, anyio's plugin, and tests that call `asyncio.run`: only the
+    test itself is sure to run in the loop that its client is to use.
+    """
+
+    def make_client(server: Server, **options: Any) -> AsyncTestClient:
+        from ucall.testing import AsyncTestClient
+
+        return AsyncTestClient(server, **options)
+
+    return make_client

@@ -1,4 +1,4 @@
-"""The fixture `ucall_client` that pytest finds by itself."""
+"""The fixtures `ucall_client` and `ucall_async_client`, which pytest finds by itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 APP = """
+import asyncio
+
 import ucall
 
 server, other = ucall.Server(), ucall.Server()
@@ -15,6 +19,10 @@ events = []
 @server
 def sum(a: int, b: int) -> int:
     return a + b
+
+@server
+async def loop() -> int:
+    return id(asyncio.get_running_loop())
 
 @other
 def user(ctx: ucall.Context) -> str:
@@ -58,6 +66,44 @@ def test_again(ucall_client):
     assert "3 passed" in written and "warning" not in written, written
 
 
+@pytest.mark.parametrize("way", ["asyncio.run", "anyio"])
+def test_an_asyncio_client_in_the_loop_of_the_test(tmp_path: Path, way: str) -> None:
+    test = """
+import asyncio
+import app
+
+async def calls(ucall_async_client):
+    client = ucall_async_client(app.server, transport="ws")
+    assert app.events == [], "it runs once it is entered"
+    async with client, ucall_async_client(app.other, headers={"X-User": "ada"}) as other:
+        replies = await asyncio.gather(client.sum(2, 3), client.sum(4, 5))
+        assert [it.json for it in replies] == [5, 9]
+        assert (await other.user()).json == "ada"
+        assert (await client.loop()).json == id(asyncio.get_running_loop())
+    assert app.events == ["start", "start", "stop", "stop"]
+"""
+    if way == "anyio":
+        test += """
+import pytest
+
+@pytest.fixture(params=["asyncio", pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop")])
+def anyio_backend(request):
+    app.events.clear()
+    return request.param
+
+@pytest.mark.anyio
+async def test_it(ucall_async_client):
+    await calls(ucall_async_client)
+"""
+    else:
+        test += """
+def test_it(ucall_async_client):
+    asyncio.run(calls(ucall_async_client))
+"""
+    written = run_pytest(tmp_path, test)
+    assert f"{2 if way == 'anyio' else 1} passed" in written and "warning" not in written, written
+
+
 def test_ucall_is_imported_for_the_fixture_alone(tmp_path: Path) -> None:
     written = run_pytest(
         tmp_path,
@@ -67,7 +113,7 @@ import sys
 def test_without():
     assert "pytest_ucall" in sys.modules and "ucall" not in sys.modules
 
-def test_not_called(ucall_client):
+def test_not_called(ucall_client, ucall_async_client):
     assert "ucall" not in sys.modules
 """,
     )
