@@ -162,16 +162,6 @@ def test_the_weight_of_a_batch_is_limited_within_hooks(new_server: NewServer) ->
         assert "max_weight, 10, got 11" in wire.error("f", [11])["data"]
 
 
-def test_no_hook_is_around_slots_and_batches_of_items(new_server: NewServer) -> None:
-    server = new_server()
-    server.middleware(awaiting)
-    with pytest.raises(TypeError, match=r"f: a generator of batches or in slots takes no hooks"):
-
-        @server.batch
-        def f(values: list[int]) -> Iterator[list[int]]:
-            yield values
-
-
 def test_arrays_reach_the_function_and_the_hook(new_server: NewServer) -> None:
     server, seen = new_server(), []
 

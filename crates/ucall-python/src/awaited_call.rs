@@ -1,15 +1,17 @@
-//! Calls that async hooks await: of functions that run in threads or in batches.
+//! Calls that async hooks await: of functions that run in threads, in batches or in slots.
 //!
 //! The hook runs in a task on the worker's thread, in the middle of a call, so it cannot start
 //! another one there. It pushes an [`AwaitedStart`] into the queue of outcomes. The worker takes it
 //! in its next poll, and starts the call as one without a caller (`deferral/awaited.rs`). Its
-//! outcome is that of a future, which the hook awaits.
+//! outcome is that of a future, which the hook awaits. The items of a generator are here until the
+//! hook awaits some by another future.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 use ucall_proto::RpcError;
 use ucall_server::Token;
 
@@ -20,19 +22,24 @@ use crate::ffi::DropAttached;
 /// A call that an async hook awaits, as those share it that run it. Any thread may drop it.
 pub(crate) struct AwaitedCall(DropAttached<Shared>);
 
+/// Items of a call that wait for its hook before its generator waits, too. They may be large.
+const ITEMS_MAX: usize = 16;
+
 struct Shared {
-    /// Of asyncio.
-    future: Py<PyAny>,
     state: Mutex<State>,
     is_cancelled: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
+    /// A future of asyncio, while the hook awaits the outcome or items.
+    future: Option<Py<PyAny>>,
     /// Since the worker has started it.
     token: Option<Token>,
     /// What the function has returned or raised, if that is known as an object.
     outcome: Option<PyResult<Py<PyAny>>>,
+    /// What its generator has yielded.
+    items: Vec<Py<PyAny>>,
 }
 
 /// A call that an async hook has the worker start.
@@ -53,8 +60,8 @@ pub(crate) enum AwaitedWork {
 
 impl AwaitedCall {
     pub(crate) fn new(future: Py<PyAny>) -> Self {
-        let (state, is_cancelled) = (Mutex::default(), AtomicBool::new(false));
-        Self(DropAttached::new(Shared { future, state, is_cancelled }))
+        let state = Mutex::new(State { future: Some(future), ..State::default() });
+        Self(DropAttached::new(Shared { state, is_cancelled: AtomicBool::new(false) }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -78,34 +85,79 @@ impl AwaitedCall {
         self.0.is_cancelled.load(Ordering::Relaxed)
     }
 
+    /// The hook awaits the next items.
+    pub(crate) fn set_future(&self, future: Py<PyAny>) {
+        self.state().future = Some(future);
+    }
+
+    /// Whether the hook awaits something.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.state().future.is_some()
+    }
+
+    /// Adds an item; `true` for the first one that waits.
+    pub(crate) fn push_item(&self, item: Py<PyAny>) -> bool {
+        let mut state = self.state();
+        state.items.push(item);
+        state.items.len() == 1
+    }
+
+    /// Whether so many items wait that the generator waits, too.
+    pub(crate) fn is_full(&self) -> bool {
+        self.state().items.len() >= ITEMS_MAX
+    }
+
+    /// Takes the items that wait, for [`AwaitedCall::pass`].
+    pub(crate) fn take_items(&self) -> Vec<Py<PyAny>> {
+        std::mem::take(&mut self.state().items)
+    }
+
     /// Keeps what the function has returned or raised, for [`AwaitedCall::finish`].
     pub(crate) fn keep(&self, outcome: PyResult<Py<PyAny>>) {
         self.state().outcome = Some(outcome);
     }
 
-    /// Resolves the future: by the object that was kept, or else by the reply to the call.
+    /// Passes the outcome to the hook, or keeps it for after the items: the object that was kept,
+    /// or else the reply to the call.
     pub(crate) fn finish(&self, py: Python<'_>, reply: Result<&[u8], RpcError>) {
         let kept = self.state().outcome.take();
         let outcome = kept.unwrap_or_else(|| match reply {
             Ok(text) => value_of(py, text),
             Err(error) => Err(errors::rpc_exception(py, &error)),
         });
-        if let Err(error) = self.resolve(py, outcome) {
-            error.write_unraisable(py, None);
+        self.keep(outcome);
+        if self.is_awaited() {
+            self.pass(py, self.take_items());
         }
     }
 
-    fn resolve(&self, py: Python<'_>, outcome: PyResult<Py<PyAny>>) -> PyResult<()> {
-        let future = self.0.future.bind(py);
-        if future.call_method0(intern!(py, "done"))?.is_truthy()? {
-            return Ok(());
+    /// Resolves the future, which there is, by a list of items, or without any by the outcome, if
+    /// that is known.
+    pub(crate) fn pass(&self, py: Python<'_>, items: Vec<Py<PyAny>>) {
+        let (future, outcome) = {
+            let mut state = self.state();
+            let outcome = if items.is_empty() { state.outcome.take() } else { None };
+            let has_any = outcome.is_some() || !items.is_empty();
+            (state.future.take_if(|_| has_any), outcome)
+        };
+        let Some(future) = future else { return };
+        let outcome = outcome.unwrap_or_else(|| Ok(PyList::new(py, items)?.into_any().unbind()));
+        if let Err(error) = resolve(future.bind(py), outcome) {
+            error.write_unraisable(py, None);
         }
-        match outcome {
-            Ok(value) => future.call_method1(intern!(py, "set_result"), (value,)),
-            Err(error) => future.call_method1(intern!(py, "set_exception"), (error,)),
-        }
-        .map(drop)
     }
+}
+
+fn resolve(future: &Bound<'_, PyAny>, outcome: PyResult<Py<PyAny>>) -> PyResult<()> {
+    let py = future.py();
+    if future.call_method0(intern!(py, "done"))?.is_truthy()? {
+        return Ok(());
+    }
+    match outcome {
+        Ok(value) => future.call_method1(intern!(py, "set_result"), (value,)),
+        Err(error) => future.call_method1(intern!(py, "set_exception"), (error,)),
+    }
+    .map(drop)
 }
 
 /// The value of a result that was written.

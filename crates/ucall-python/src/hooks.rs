@@ -187,10 +187,22 @@ impl HookedCall {
         call.push(py, DeferredOutcome::Begin(Box::new(start)))
     }
 
-    /// Cancels what `_begin` has begun last.
-    fn _cancel(&self, py: Python<'_>) -> PyResult<()> {
+    /// Has `future` get a list of the next items of the generator that `_begin` has begun, or None
+    /// after the last one.
+    fn _take(&self, py: Python<'_>, future: Py<PyAny>) -> PyResult<()> {
+        let awaited = self.awaited().clone();
+        let awaited = awaited.ok_or_else(|| PySystemError::new_err("no call has begun"))?;
+        awaited.set_future(future);
+        self.push(py, DeferredOutcome::Take(awaited))
+    }
+
+    /// Cancels what `_begin` has begun last. Any thread may do so: the collector does.
+    fn _cancel(&self) -> PyResult<()> {
         let awaited = self.awaited().take();
-        awaited.map_or(Ok(()), |awaited| self.push(py, DeferredOutcome::Cancel(awaited)))
+        if let (Some(awaited), Some(outcomes)) = (awaited, self.target()?.context().outcomes()) {
+            outcomes.cancel(awaited);
+        }
+        Ok(())
     }
 }
 

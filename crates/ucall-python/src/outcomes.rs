@@ -25,6 +25,8 @@ pub(crate) enum DeferredOutcome {
     Begin(Box<AwaitedStart>),
     /// Likewise cancel it.
     Cancel(Arc<AwaitedCall>),
+    /// Likewise pass on the next of its items.
+    Take(Arc<AwaitedCall>),
 }
 
 /// A result that is written.
@@ -84,6 +86,12 @@ impl Outcomes {
     pub(crate) fn send(&self, token: Token, outcome: DeferredOutcome) {
         self.process.end_child();
         self.queue.send(token, outcome);
+    }
+
+    /// Has the worker cancel what an async hook awaits, on any thread. The collector does so in a
+    /// child, too, which goes on.
+    pub(crate) fn cancel(&self, awaited: Arc<AwaitedCall>) {
+        self.queue.send(Token::NONE, DeferredOutcome::Cancel(awaited));
     }
 
     /// Reports the outcomes of a batch on any thread, and wakes the worker once.

@@ -1,5 +1,5 @@
-"""What async hooks await: functions that run on the worker's thread, in threads, in batches and in
-processes."""
+"""What async hooks await: functions that run on the worker's thread, in threads, in batches, in
+slots and in processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _END = object()
 
 def later(registration: Registration) -> Later | None:
     """Makes the coroutine that the last async hook awaits; `None` if the function returns one."""
-    return _LATER[registration.mode] if registration.batch is None else _in_batch
+    if registration.batch is None:
+        return _LATER[registration.mode]
+    return _in_batch if registration.stream is None else _items_in_batch
 
 
 def items_of(hook: Hook) -> Hook:
@@ -60,6 +62,14 @@ async def _in_process(call: Call) -> object:
 async def _in_batch(call: Call) -> object:
     """The result of a function that takes batches."""
     return await _elsewhere(call, None)
+
+
+async def _items_in_batch(call: Call) -> AsyncIterator[object]:
+    """An async iterator of the items of a call, whose generator takes batches or has slots. There
+    is one once its first items are there."""
+    items = _Items(call)
+    await items.receive()
+    return items
 
 
 async def _in_thread(call: Call) -> object:
@@ -104,6 +114,55 @@ class _Steps:
         """Ends the generator."""
         with self._lock:
             self._variables.run(self._items.close)
+
+
+class _Items:
+    """The items of a call that a generator of batches or slots answers, with others."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._has_begun = False
+        self._has_ended = False
+        #: Those that have arrived, the next one last.
+        self._items: list[object] = []
+
+    async def receive(self) -> None:
+        """Waits for further items, or for the end of the call."""
+        future: asyncio.Future[list[object] | None] = asyncio.get_running_loop().create_future()
+        if self._has_begun:
+            self._call._take(future)
+        else:
+            self._has_begun = True
+            self._call._begin(future)
+        try:
+            items = await future
+        except BaseException:
+            self._cancel()
+            raise
+        self._has_ended = items is None
+        self._items = [] if items is None else items[::-1]
+
+    def __aiter__(self) -> AsyncIterator[object]:
+        return self
+
+    async def __anext__(self) -> object:
+        while not self._items:
+            if self._has_ended:
+                raise StopAsyncIteration
+            await self.receive()
+        return self._items.pop()
+
+    async def aclose(self) -> None:
+        """Ends the call."""
+        self._cancel()
+
+    def __del__(self) -> None:
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._call._cancel()
 
 
 async def _stepped(call: Call, steps: _Steps) -> AsyncIterator[object]:

@@ -81,12 +81,9 @@ def around(registration: Registration, hooks: Sequence[Hook], name: str) -> Regi
 
 def _count_async(registration: Registration, hooks: Sequence[Hook], name: str) -> int:
     """How many hooks are async: the first ones."""
-    if registration.batch is not None and registration.stream is not None:
-        problem = f"takes no hooks, such as {name_of(hooks[-1])}"
-        raise TypeError(f"{name}: a generator of batches or in slots {problem}")
     awaited = _AWAITED.get(registration.mode)
     if registration.batch is not None:
-        awaited = "it runs in batches"
+        awaited = "it runs in batches" if registration.batch.slots is None else "it runs in slots"
     for hook in reversed(hooks):
         is_async = signatures.is_async(hook)
         if awaited is not None and not is_async:

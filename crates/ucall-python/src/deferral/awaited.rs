@@ -14,10 +14,10 @@ use crate::ffi::DropAttached;
 use crate::functions::Functions;
 use crate::hooks::{CallTarget, HookedCall};
 use crate::job_input::{CallContext, Contents, JobInput};
-use crate::origin::FailedCalls;
+use crate::origin::{CallOrigin, FailedCalls};
 use crate::pool::{Job, Work};
 use crate::procedure::{BatchRules, CallMode, SharedProcedure};
-use crate::streams::ItemTarget;
+use crate::streams::{ItemTarget, rank};
 use crate::timing::Timing;
 
 impl Deferral {
@@ -37,6 +37,9 @@ impl Deferral {
             }
             (AwaitedWork::Function, CallMode::Batch(rules)) => {
                 self.begin_awaited_in_batch(functions, procedure, rules, call, &awaited)
+            }
+            (AwaitedWork::Function, CallMode::Slots { count, .. }) => {
+                self.begin_awaited_in_slots(functions, procedure, count, call, &awaited)
             }
             (AwaitedWork::Function, _) => Err(errors::internal()),
         };
@@ -60,7 +63,7 @@ impl Deferral {
             permit = procedure.waiting_limit.as_ref().map(|limit| limit.permit());
         }
         let retained = RetainedParams::Params { _reserved: Reservation::default() };
-        let token = self.insert_awaited(&functions.timing, &procedure, awaited, retained);
+        let token = self.insert_awaited(&functions.timing, &procedure, awaited, retained, None);
         let (work, awaited) = (DropAttached::new(work), awaited.clone());
         let work = Work::Awaited { work, awaited, permit };
         let submitted = self.submit(functions, Job { token, procedure: procedure.clone(), work });
@@ -88,28 +91,59 @@ impl Deferral {
             functions.fail(&procedure, calls, failure, self.reply_bytes_max)
         })?;
         rules.check_weight(weight).map_err(errors::invalid_params)?;
-        let context = procedure.takes_context().then(|| call.context_object(functions.attach()));
-        let binary = parts
-            .map(|parts| Binary { parts: Some(parts.clone()), results: ResultFormat::default() });
-        let input = Arc::new(JobInput::new(Contents {
-            params: params.map(<[u8]>::to_vec),
-            binary,
-            context: context.map(|context| CallContext::Object(DropAttached::new(context))),
-            identity: None,
-            awaited: Some(awaited.clone()),
-            origin: Some(origin),
-            waiting: functions.timing.waiting_call(WaitsFor::Batch, procedure.series),
-            permit: None,
-            _reserved: self.calls.budget().reserve_large(params.map_or(0, <[u8]>::len)),
-        }));
-        let retained = RetainedParams::Input(input.clone());
-        let token = self.insert_awaited(&functions.timing, &procedure, awaited, retained);
+        let input = self.awaited_input(functions, &procedure, call, awaited, &origin);
+        let (timing, retained) = (&functions.timing, RetainedParams::Input(input.clone()));
+        let token = self.insert_awaited(timing, &procedure, awaited, retained, Some(origin));
         let since = functions.timing.turn_began();
         let (deadline, priority) = (call.context().deadline_moment(), call.context().priority());
         // `check_waiting` has checked that it may wait.
         let waiting = Waiting { call: token, since, deadline, priority, weight };
         let _ = self.batches.push(&procedure, rules, waiting, input);
         Ok(())
+    }
+
+    fn begin_awaited_in_slots(
+        &mut self,
+        functions: &mut Functions,
+        procedure: SharedProcedure,
+        count: usize,
+        call: &CallTarget,
+        awaited: &Arc<AwaitedCall>,
+    ) -> Result<(), RpcError> {
+        self.check_waiting(&procedure)?;
+        let origin = Arc::new(call.context().origin());
+        let input = self.awaited_input(functions, &procedure, call, awaited, &origin);
+        let (timing, retained) = (&functions.timing, RetainedParams::Input(input.clone()));
+        let token = self.insert_awaited(timing, &procedure, awaited, retained, Some(origin));
+        let rank = rank(functions.timing.turn_began(), call.context().priority());
+        self.enqueue_in_slots(&procedure, count, token, input, rank);
+        Ok(())
+    }
+
+    /// Copies the input of a call that waits for a batch or a slot.
+    fn awaited_input(
+        &self,
+        functions: &mut Functions,
+        procedure: &SharedProcedure,
+        call: &CallTarget,
+        awaited: &Arc<AwaitedCall>,
+        origin: &Arc<CallOrigin>,
+    ) -> Arc<JobInput> {
+        let (params, parts) = call.params_and_parts();
+        let context = procedure.takes_context().then(|| call.context_object(functions.attach()));
+        let binary = parts
+            .map(|parts| Binary { parts: Some(parts.clone()), results: ResultFormat::default() });
+        Arc::new(JobInput::new(Contents {
+            params: params.map(<[u8]>::to_vec),
+            binary,
+            context: context.map(|context| CallContext::Object(DropAttached::new(context))),
+            identity: None,
+            awaited: Some(awaited.clone()),
+            origin: Some(origin.clone()),
+            waiting: functions.timing.waiting_call(WaitsFor::Batch, procedure.series),
+            permit: None,
+            _reserved: self.calls.budget().reserve_large(params.map_or(0, <[u8]>::len)),
+        }))
     }
 
     /// Inserts a call without a caller, which the call of the hook counts for.
@@ -119,17 +153,22 @@ impl Deferral {
         procedure: &SharedProcedure,
         awaited: &Arc<AwaitedCall>,
         retained: RetainedParams,
+        origin: Option<Arc<CallOrigin>>,
     ) -> Token {
+        let target = match procedure.is_stream() {
+            true => ItemTarget::Hook,
+            false => ItemTarget::Nowhere,
+        };
         let call = Deferred {
             future: None,
             state: None,
             retained,
-            items: CallItems { caller: None, target: ItemTarget::Nowhere, stream: None },
+            items: CallItems { caller: None, target, stream: None },
             results: ResultFormat::default(),
             running: None,
             logged: None,
             awaited: Some(awaited.clone()),
-            origin: None,
+            origin,
             exchange: None,
             body: None,
             _permit: RunPermit::uncounted(),
@@ -137,6 +176,20 @@ impl Deferral {
         let token = self.insert_entry(timing, procedure, EntryKind::Call(call));
         awaited.set_token(token);
         token
+    }
+
+    /// Passes the items of a call that wait to its hook, if that awaits some; after the last ones
+    /// how the call has ended.
+    pub(super) fn pass_items(&mut self, functions: &mut Functions, awaited: &AwaitedCall) {
+        if !awaited.is_awaited() {
+            return;
+        }
+        let py = functions.attach();
+        let call = awaited.token().and_then(|token| self.call(token));
+        match call.and_then(|call| call.items.stream.clone()) {
+            Some(stream) => awaited.pass(py, self.streams.take_items_for_hook(stream, awaited)),
+            None => awaited.pass(py, awaited.take_items()),
+        }
     }
 
     /// Cancels a call whose hook does not await it any more.

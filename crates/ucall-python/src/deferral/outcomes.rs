@@ -44,7 +44,12 @@ impl Deferral {
                 }
             }
             if let DeferredOutcome::Items = outcome {
-                if self.call(token).is_some_and(|call| call.has_stream_objects()) {
+                let call = self.call(token);
+                if let Some(awaited) = call.as_ref().and_then(|call| call.awaited.clone()) {
+                    self.pass_items(functions, &awaited);
+                    continue;
+                }
+                if call.is_some_and(|call| call.has_stream_objects()) {
                     functions.attach();
                 }
                 let turn_began = functions.timing.turn_began();
@@ -61,6 +66,10 @@ impl Deferral {
                 }
                 DeferredOutcome::Cancel(awaited) => {
                     self.cancel_awaited(functions, &awaited);
+                    continue;
+                }
+                DeferredOutcome::Take(awaited) => {
+                    self.pass_items(functions, &awaited);
                     continue;
                 }
                 outcome => outcome,
@@ -179,7 +188,8 @@ impl Deferral {
             DeferredOutcome::Items
             | DeferredOutcome::TakesBody
             | DeferredOutcome::Begin(_)
-            | DeferredOutcome::Cancel(_) => return Ok(Vec::new()),
+            | DeferredOutcome::Cancel(_)
+            | DeferredOutcome::Take(_) => return Ok(Vec::new()),
         };
         let (py, len_max) = (functions.attach(), self.reply_bytes_max);
         let result = tasks::result_of(future.bind(py)).map_err(Failure::Raised);

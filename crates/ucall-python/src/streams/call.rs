@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use pyo3::prelude::*;
 use ucall_proto::json::write_string;
 use ucall_server::{MemoryBudget, Reservation, Token};
 
 use super::context::StreamContext;
+use crate::awaited_call::AwaitedCall;
 use crate::convert::ConversionFault;
 use crate::origin::CallOrigin;
 
@@ -25,6 +27,8 @@ pub(crate) enum ItemTarget {
     Reported,
     /// Nowhere: the call is a notification.
     Nowhere,
+    /// To the async hook that awaits them, as objects.
+    Hook,
 }
 
 /// Finds a call of a stream.
@@ -42,6 +46,8 @@ pub(crate) struct NewCall {
     pub(crate) target: ItemTarget,
     /// Who has made it, for the log.
     pub(crate) origin: Option<Arc<CallOrigin>>,
+    /// Set if an async hook awaits it.
+    pub(crate) awaited: Option<Arc<AwaitedCall>>,
 }
 
 /// Where a call is.
@@ -63,6 +69,8 @@ pub(super) struct StreamCall {
     pub(super) place: CallPlace,
     /// Who has made it, for the log.
     pub(super) origin: Option<Arc<CallOrigin>>,
+    /// Has its items, if an async hook awaits them.
+    pub(super) awaited: Option<Arc<AwaitedCall>>,
     /// The list of all items, if the target is one.
     pub(super) list: ItemList,
     pub(super) has_ended: bool,
@@ -131,6 +139,7 @@ impl StreamCall {
             token,
             place,
             origin,
+            awaited: None,
             list: ItemList::default(),
             has_ended: false,
             is_paused: false,
@@ -154,12 +163,19 @@ impl StreamCall {
                 let mut report = report_of(self.list.len(), text);
                 Ok(self.waiting.push(&mut report).then_some(self.token))
             }
-            ItemTarget::Nowhere => Ok(None),
+            ItemTarget::Nowhere | ItemTarget::Hook => Ok(None),
         }
     }
 
+    /// Adds an item for the hook. Returns the token if this is the first one that waits.
+    pub(super) fn add_for_hook(&mut self, item: Py<PyAny>) -> Option<Token> {
+        let awaited = self.awaited.as_ref()?;
+        awaited.push_item(item).then_some(self.token)
+    }
+
     pub(super) fn is_full(&self) -> bool {
-        !self.has_ended && (self.is_paused || self.waiting.is_full())
+        let is_full_for_hook = || self.awaited.as_ref().is_some_and(|it| it.is_full());
+        !self.has_ended && (self.is_paused || self.waiting.is_full() || is_full_for_hook())
     }
 }
 

@@ -11,8 +11,9 @@ use super::polled::PolledItems;
 use super::ready::{Ready, ReadyStreams};
 use super::slots::SlotStreams;
 use super::state::Waiter;
-use super::{Generator, ItemTarget, NewCall, Stream, StreamContext, StreamedCall};
+use super::{Generator, NewCall, Stream, StreamContext, StreamedCall};
 use crate::asyncio::tasks;
+use crate::awaited_call::AwaitedCall;
 use crate::background::DueJob;
 use crate::calls::{Calls, Entry};
 use crate::procedure::SharedProcedure;
@@ -77,8 +78,7 @@ impl StreamIo {
     ) -> Arc<Stream> {
         let new = tokens.iter().map(|&token| {
             let call = calls.find(token).and_then(Entry::call);
-            let target = call.as_ref().map_or(ItemTarget::Nowhere, |call| call.items.target);
-            NewCall { token, target, origin: call.and_then(|call| call.origin.clone()) }
+            call.map_or(NewCall::ended(token), |call| NewCall::of(token, call))
         });
         let stream = Arc::new(Stream::new(procedure.clone(), self.context.clone(), new));
         for (&key, &token) in stream.keys().iter().zip(tokens) {
@@ -167,6 +167,19 @@ impl StreamIo {
         if let Some(waiter) = waiter {
             self.push_waiter(stream, waiter);
         }
+    }
+
+    /// Takes the items of a call that wait for the hook that awaits it.
+    pub(crate) fn take_items_for_hook(
+        &mut self,
+        StreamedCall { stream, key }: StreamedCall,
+        awaited: &AwaitedCall,
+    ) -> Vec<Py<PyAny>> {
+        let (items, waiter) = stream.take_items_for_hook(key, awaited);
+        if let Some(waiter) = waiter {
+            self.push_waiter(stream, waiter);
+        }
+        items
     }
 
     /// Takes the reports of a call that wait, unless it has ended. Returns whether there were any.

@@ -41,6 +41,6 @@ pub(crate) use io::StreamIo;
 pub(crate) use parts::Room;
 pub(crate) use reports::{ProgressTarget, Reports, progress_text, report_text};
 pub(crate) use sink::ItemSink;
-pub(crate) use slots::{Slot, Slots, start_generator};
+pub(crate) use slots::{Slot, Slots, rank, start_generator};
 pub(crate) use stream::{Stream, StreamedCall};
 pub(crate) use threaded::iterate;

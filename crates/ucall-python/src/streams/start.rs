@@ -8,11 +8,11 @@ use pyo3::prelude::*;
 use ucall_proto::{Call, CallOutcome, McpRequest};
 use ucall_server::Token;
 
-use super::{Generator, ItemSink, ItemTarget, Stream};
+use super::{Generator, ItemSink, ItemTarget, NewCall, Stream};
 use crate::arguments::Failure;
 use crate::asyncio::tasks;
 use crate::batch_inputs::{Group, GroupCall};
-use crate::calls::{CallItems, Entry, EntryKind, RetainedParams};
+use crate::calls::{CallItems, Deferred, Entry, EntryKind, RetainedParams};
 use crate::deferral::{CallStart, Deferral};
 use crate::ffi::variables::run_in;
 use crate::functions::Functions;
@@ -34,6 +34,19 @@ impl ItemTarget {
     }
 }
 
+impl NewCall {
+    /// The call with that token.
+    pub(super) fn of(token: Token, call: &Deferred) -> Self {
+        let (origin, awaited) = (call.origin.clone(), call.awaited.clone());
+        Self { token, target: call.items.target, origin, awaited }
+    }
+
+    /// A call that has ended.
+    pub(super) fn ended(token: Token) -> Self {
+        Self { token, target: ItemTarget::Nowhere, origin: None, awaited: None }
+    }
+}
+
 impl CallItems {
     pub(crate) fn of(start: &CallStart<'_, '_>) -> Self {
         let CallStart { procedure, call, caller, .. } = start;
@@ -50,7 +63,7 @@ impl CallItems {
         match self.target {
             ItemTarget::Caller => CallOutcome::Stream,
             ItemTarget::Reported => CallOutcome::Reporting,
-            ItemTarget::List | ItemTarget::Nowhere => CallOutcome::Deferred,
+            ItemTarget::List | ItemTarget::Nowhere | ItemTarget::Hook => CallOutcome::Deferred,
         }
     }
 }

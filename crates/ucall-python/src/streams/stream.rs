@@ -18,6 +18,7 @@ use super::end::EndType;
 use super::slots::SlotTable;
 use super::state::{Progress, StreamState, Waiter};
 use crate::arguments::Failure;
+use crate::awaited_call::AwaitedCall;
 use crate::batch_results;
 use crate::clock::Clock;
 use crate::convert::ConversionFault;
@@ -53,6 +54,7 @@ pub(crate) struct ClosedCall {
     key: CallKey,
     list: ItemList,
     origin: Option<Arc<CallOrigin>>,
+    awaited: Option<Arc<AwaitedCall>>,
     /// Goes on, for other calls or to its end.
     pub(crate) waiter: Option<Waiter>,
     /// Is to be cancelled, as no call is open.
@@ -65,9 +67,9 @@ impl Stream {
         context: StreamContext,
         calls: impl Iterator<Item = NewCall>,
     ) -> Self {
-        let call = |(position, NewCall { token, target, origin })| {
+        let call = |(position, NewCall { token, target, origin, awaited })| {
             let call = StreamCall::new(token, CallPlace::Generator, origin);
-            (CallKey { position, token, target }, call)
+            (CallKey { position, token, target }, StreamCall { awaited, ..call })
         };
         let (keys, calls) = calls.enumerate().map(call).unzip();
         Self::of(procedure, context, keys, calls, None)
@@ -195,6 +197,9 @@ impl Stream {
         item: &Bound<'_, PyAny>,
         text: &mut Vec<u8>,
     ) -> Result<(Option<Token>, Progress), Failure> {
+        if key.target == ItemTarget::Hook {
+            return Ok(self.add_item_for_hook(key, item));
+        }
         text.clear();
         self.write_item(key, item, text)?;
         let (added, progress) = {
@@ -204,6 +209,20 @@ impl Stream {
         };
         let first = added.unwrap_or(Ok(None)).map_err(Failure::Result)?;
         Ok((first, progress))
+    }
+
+    /// [`Stream::add_item`] for the hook that awaits the call.
+    #[cold]
+    fn add_item_for_hook(
+        &self,
+        key: CallKey,
+        item: &Bound<'_, PyAny>,
+    ) -> (Option<Token>, Progress) {
+        // `item` has a reference of its own, so none is the last one under the lock.
+        let object = item.clone().unbind();
+        let mut state = self.state();
+        let first = state.change_open(key, |call| call.add_for_hook(object));
+        (first.flatten(), state.progress(self.executor))
     }
 
     #[inline]
@@ -224,7 +243,7 @@ impl Stream {
                     Failure::Result(fault.at_index(index.unwrap_or(0)))
                 })
             }
-            ItemTarget::Nowhere => Ok(()),
+            ItemTarget::Nowhere | ItemTarget::Hook => Ok(()),
         }
     }
 
@@ -269,6 +288,19 @@ impl Stream {
         self.wake(&mut state)
     }
 
+    /// Takes the items of a call that wait for the hook. Returns what waited for that, too.
+    pub(crate) fn take_items_for_hook(
+        &self,
+        key: CallKey,
+        awaited: &AwaitedCall,
+    ) -> (Vec<Py<PyAny>>, Option<Waiter>) {
+        let mut state = self.state();
+        let items = state.change(key, |_| awaited.take_items());
+        state.waited_at = Clock::COARSE.now();
+        // Another call may have the record of one that has ended.
+        (items.unwrap_or_else(|| awaited.take_items()), self.wake(&mut state))
+    }
+
     /// Pauses or resumes a call whose caller reads slowly. Returns what waited for that.
     pub(crate) fn set_paused(&self, key: CallKey, is_paused: bool) -> Option<Waiter> {
         let mut state = self.state();
@@ -289,15 +321,15 @@ impl Stream {
     /// Ends a call, without a reply; `None` if it has ended.
     pub(crate) fn close_call(&self, key: CallKey) -> Option<ClosedCall> {
         let mut state = self.state();
-        let (list, origin) = state.change_open(key, |call| {
+        let (list, origin, awaited) = state.change_open(key, |call| {
             call.has_ended = true;
-            (mem::take(&mut call.list), call.origin.take())
+            (mem::take(&mut call.list), call.origin.take(), call.awaited.take())
         })?;
         state.count_ended(key);
         let is_last = state.open == 0 && !self.has_slots;
         let task = if is_last { state.task.take() } else { None };
         let waiter = self.wake(&mut state);
-        Some(ClosedCall { key, list, origin, waiter, task })
+        Some(ClosedCall { key, list, origin, awaited, waiter, task })
     }
 
     /// [`Stream::close_call`], and drops the items that wait.
@@ -374,8 +406,8 @@ impl Stream {
         mut call: ClosedCall,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) -> Result<(), Interrupted> {
-        let (CallKey { token, target, .. }, list) = (call.key, mem::take(&mut call.list));
-        match result.and_then(|value| self.reply_text(target, list, &value)) {
+        let token = call.key.token;
+        match self.ended_text(py, &mut call, result) {
             Ok(text) => {
                 self.report_outcome(py, token, DeferredOutcome::Text(Ok(text)));
                 Ok(())
@@ -388,17 +420,31 @@ impl Stream {
     pub(super) fn outcome_of(
         &self,
         py: Python<'_>,
-        call: ClosedCall,
+        mut call: ClosedCall,
         result: Result<Bound<'_, PyAny>, Failure>,
     ) -> (Token, DeferredOutcome) {
-        let ClosedCall { key: CallKey { token, target, .. }, list, origin, .. } = call;
-        let text = result.and_then(|value| self.reply_text(target, list, &value));
-        let len_max = self.context.reply_bytes_max;
+        let (token, len_max) = (call.key.token, self.context.reply_bytes_max);
+        let text = self.ended_text(py, &mut call, result);
         // An entry is no interrupt of this thread.
-        let calls = FailedCalls::one(origin.as_deref());
+        let calls = FailedCalls::one(call.origin.as_deref());
         let failed =
             |failure| self.context.report.fail(py, &self.procedure, calls, failure, len_max).0;
         (token, DeferredOutcome::Text(text.map_err(failed)))
+    }
+
+    /// The text of a call's result. A hook that awaits the call gets what has ended it instead.
+    fn ended_text(
+        &self,
+        py: Python<'_>,
+        call: &mut ClosedCall,
+        result: Result<Bound<'_, PyAny>, Failure>,
+    ) -> Result<Vec<u8>, Failure> {
+        if let Some(awaited) = call.awaited.take() {
+            let ended = result.map(|_| py.None());
+            awaited.keep(ended.map_err(|failure| failure.into_exception(py)));
+            return Ok(Vec::new());
+        }
+        self.reply_text(call.key.target, mem::take(&mut call.list), &result?)
     }
 
     /// The text of a call's result, after its generator has returned `value`.
@@ -415,7 +461,7 @@ impl Stream {
                 self.procedure.write_item(&mut text, len_max, value).map_err(Failure::Result)?;
             }
             ItemTarget::List | ItemTarget::Reported => text = list.finish(),
-            ItemTarget::Nowhere => {}
+            ItemTarget::Nowhere | ItemTarget::Hook => {}
         }
         Ok(text)
     }

@@ -26,11 +26,11 @@ impl StreamState {
     /// Adds a call to the queue, behind those of its rank. `true` if the generator is to start.
     pub(super) fn enqueue(
         &mut self,
-        NewCall { token, target, origin }: NewCall,
+        NewCall { token, target, origin, awaited }: NewCall,
         input: Arc<JobInput>,
         rank: Instant,
     ) -> (CallKey, bool) {
-        let call = StreamCall::new(token, CallPlace::Queue, origin);
+        let call = StreamCall { awaited, ..StreamCall::new(token, CallPlace::Queue, origin) };
         let free = self.slots.as_mut().and_then(|table| table.free.pop());
         let position = match free {
             Some(position) => position,

@@ -26,5 +26,5 @@ mod table;
 
 pub(crate) use objects::{Slot, Slots};
 pub(super) use registry::SlotStreams;
-pub(crate) use start::start_generator;
+pub(crate) use start::{rank, start_generator};
 pub(super) use table::SlotTable;

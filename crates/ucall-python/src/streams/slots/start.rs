@@ -1,12 +1,12 @@
 //! Begins calls of functions with slots, and starts their generators.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use ucall_proto::CallOutcome;
-use ucall_server::WaitsFor;
+use ucall_server::{Token, WaitsFor};
 
 use super::super::{NewCall, Stream, StreamedCall};
 use super::step::Enqueued;
@@ -16,8 +16,9 @@ use crate::deferral::{CallStart, Deferral};
 use crate::ffi;
 use crate::ffi::variables::run_in;
 use crate::functions::Functions;
+use crate::job_input::JobInput;
 use crate::pool::{GeneratorStart, Job, Work};
-use crate::procedure::{Executor, Procedure};
+use crate::procedure::{Executor, Procedure, SharedProcedure};
 
 /// A step of priority is worth a second of waiting, as in batches.
 const PRIORITY_STEP: Duration = Duration::from_secs(1);
@@ -32,26 +33,33 @@ impl Deferral {
         count: usize,
     ) -> CallOutcome {
         let procedure = start.procedure;
-        let earlier = PRIORITY_MAX - i64::from(functions.contexts.priority_of(start.call));
-        let rank = functions.timing.turn_began() + PRIORITY_STEP * earlier.max(0) as u32;
+        let rank = rank(functions.timing.turn_began(), functions.contexts.priority_of(start.call));
         let (input, state) = self.take_input(functions, &mut start, WaitsFor::Batch);
-        let items = CallItems::of(&start);
-        let (target, outcome) = (items.target, items.outcome());
-        let origin = Some(start.origin(&functions.contexts).clone());
+        let outcome = CallItems::of(&start).outcome();
         let retained = RetainedParams::Input(input.clone());
         let token = self.insert_call(functions, start, state, retained);
+        self.enqueue_in_slots(procedure, count, token, input, rank);
+        outcome
+    }
+
+    /// Has a call wait for a slot.
+    pub(crate) fn enqueue_in_slots(
+        &mut self,
+        procedure: &SharedProcedure,
+        count: usize,
+        token: Token,
+        input: Arc<JobInput>,
+        rank: Instant,
+    ) {
         let stream = self.streams.slots_of(procedure, count);
-        let call = NewCall { token, target, origin };
-        let (key, enqueued) = stream.enqueue(call, input, rank);
-        if let Some(call) = self.calls.find(token).and_then(Entry::call) {
-            call.items.stream = Some(StreamedCall { stream: stream.clone(), key });
-        }
+        let Some(call) = self.calls.find(token).and_then(Entry::call) else { return };
+        let (key, enqueued) = stream.enqueue(NewCall::of(token, call), input, rank);
+        call.items.stream = Some(StreamedCall { stream: stream.clone(), key });
         match enqueued {
             Enqueued::Start => self.streams.push_start(stream),
             Enqueued::Runs(Some(waiter)) => self.streams.push_waiter(stream, waiter),
             Enqueued::Runs(None) => {}
         }
-        outcome
     }
 
     /// Starts the generator of a function with slots, for the calls that wait.
@@ -103,6 +111,12 @@ impl Deferral {
             }
         }
     }
+}
+
+/// Calls get slots in the order of their ranks: of the time when they came, and of their priority.
+pub(crate) fn rank(turn_began: Instant, priority: i8) -> Instant {
+    let earlier = PRIORITY_MAX - i64::from(priority);
+    turn_began + PRIORITY_STEP * earlier.max(0) as u32
 }
 
 /// Calls a generator function with its slots.
