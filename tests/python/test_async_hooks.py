@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -126,6 +127,21 @@ def test_an_async_hook_is_around_batches(
         got = {reply["id"]: reply["result"] for reply in (wire.message() for _ in range(3))}
         assert got == {1: ["hooked", 1], 2: ["hooked", 2], -3: ["caught", -3]}
         assert wire.result("f", ["no number"]) == ["refused", -32602]
+
+
+def test_the_server_does_not_wait_before_a_hook_goes_on(new_server: NewServer) -> None:
+    """Each call took a second, until something else woke the server."""
+    server = new_server()
+    server.middleware(awaiting)
+    server.batch(batch_later, name="f")
+    server.batch(batch, name="refused", weight=lambda value: value, max_weight=1)
+    server.start()
+    began = time.monotonic()
+    with Wire(server.port) as wire:
+        for value in range(15):
+            assert wire.result("f", [value])[0] == value
+            assert wire.error("refused", [7])["code"] == -32602
+    assert time.monotonic() - began < 10
 
 
 def test_a_batch_that_fails_raises_the_error_of_its_reply(

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -74,6 +75,19 @@ def test_a_hook_gets_an_iterator_of_the_items_of_its_call(new_server: NewServer,
         ("f", [2, 0]),
         ("f", [1, 0]),
     ]
+
+
+@pytest.mark.parametrize("kind", [*BATCHES, *SLOTS])
+def test_the_server_does_not_wait_before_a_hook_has_items(new_server: NewServer, kind: str) -> None:
+    server = new_server()
+    server.middleware(awaiting)
+    add(server, kind, 1)
+    server.start()
+    began = time.monotonic()
+    with Wire(server.port) as wire:
+        for _ in range(15):
+            assert wire.result("f", [40, 0]) == [*range(40)]
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("kind", [*BATCHES, *SLOTS])

@@ -44,8 +44,19 @@ impl Deferral {
             (AwaitedWork::Function, _) => Err(errors::internal()),
         };
         if let Err(error) = begun {
-            awaited.finish(py, Err(error));
+            self.finish_awaited(py, &awaited, Err(error));
         }
+    }
+
+    /// Passes the outcome of a call to its hook.
+    pub(super) fn finish_awaited(
+        &mut self,
+        py: Python<'_>,
+        awaited: &AwaitedCall,
+        reply: Result<&[u8], RpcError>,
+    ) {
+        awaited.finish(py, reply);
+        self.streams.push_callbacks();
     }
 
     /// Has a thread run a part of a function's call.
@@ -190,6 +201,7 @@ impl Deferral {
             Some(stream) => awaited.pass(py, self.streams.take_items_for_hook(stream, awaited)),
             None => awaited.pass(py, awaited.take_items()),
         }
+        self.streams.push_callbacks();
     }
 
     /// Cancels a call whose hook does not await it any more.

@@ -88,7 +88,8 @@ impl Deferral {
                     let replied = self.reply(functions, &procedure, outcome, &call, text);
                     let has_failed = replied.is_err();
                     if let Some(awaited) = &call.awaited {
-                        awaited.finish(functions.attach(), replied.map(|_| text.as_slice()));
+                        let reply = replied.map(|_| text.as_slice());
+                        self.finish_awaited(functions.attach(), awaited, reply);
                         text.clear();
                         if has_failed {
                             self.end_failed(procedure);

@@ -40,6 +40,7 @@ impl Deferral {
                 }
                 Ready::Job(job) => self.start_job(py, functions, job),
                 Ready::Start(stream) => self.start_slots(py, functions, &stream),
+                Ready::Callbacks => {}
             }
         }
         let until = Instant::now() + SLICE;

@@ -130,6 +130,11 @@ impl StreamIo {
         self.ready.push_future(future);
     }
 
+    /// Callbacks of the loop are due: the worker does not wait before they have run.
+    pub(crate) fn push_callbacks(&mut self) {
+        self.ready.push_callbacks();
+    }
+
     /// Has the generator of a function with slots start at the end of the turn.
     pub(super) fn push_start(&mut self, stream: Arc<Stream>) {
         self.ready.push_start(stream);

@@ -27,6 +27,8 @@ pub(super) enum Ready {
     Job(DueJob),
     /// That of a generator with slots, which has the calls of this turn then.
     Start(Arc<Stream>),
+    /// Nothing, but the worker does not wait before the loop has run its callbacks.
+    Callbacks,
 }
 
 impl ReadyStreams {
@@ -47,6 +49,10 @@ impl ReadyStreams {
 
     pub(crate) fn push_job(&mut self, job: DueJob) {
         self.others.push(Ready::Job(job));
+    }
+
+    pub(super) fn push_callbacks(&mut self) {
+        self.others.push(Ready::Callbacks);
     }
 
     pub(super) fn push_start(&mut self, stream: Arc<Stream>) {
