@@ -49,11 +49,10 @@ def in_parts(method: str, content: bytes) -> Message:
     return Message(post(head + text + bytes(gap) + content, FRAME_TYPE), content)
 
 
-def in_list(method: str, array: numpy.ndarray, within: bytes | None = None) -> Message:
-    """A list of numbers. The reply contains it, unless it is told what."""
+def in_list(method: str, array: numpy.ndarray) -> Message:
+    """A list of numbers, whose last one is in the reply."""
     numbers = array.tolist()
-    last = json.dumps(numbers[-1]).encode()
-    return Message(post(call(method, numbers)), last if within is None else within)
+    return Message(post(call(method, numbers)), json.dumps(numbers[-1]).encode())
 
 
 def in_inference(array: numpy.ndarray) -> Message:
@@ -76,13 +75,6 @@ def in_inference(array: numpy.ndarray) -> Message:
 def raw(array: numpy.ndarray) -> Message:
     """The items alone as a body."""
     return Message(post(array.tobytes(), "application/octet-stream"), array.tobytes())
-
-
-def in_npy(array: numpy.ndarray) -> Message:
-    """A `.npy` as a body, for a function of one array."""
-    body = npy(array)
-    sent = post(body, "application/x-npy", "/echo", Accept="application/x-npy")
-    return Message(sent, body)
 
 
 def in_protobuf(array: numpy.ndarray) -> Message:

@@ -80,24 +80,15 @@ GOALS = [
 def small(field: Field, options: argparse.Namespace) -> dict[str, Contender]:
     values = arrays.floats(64)
     content = arrays.npy(values)
-    reply = arrays.in_base64("echo", content).within
-    data = bytes(range(256))
     messages = {
         SUM: sums(),
         "array, base64": arrays.in_base64("echo", content),
         "array, parts": arrays.in_parts("echo", content),
-        "array, from a JSON list": arrays.in_list("echo", values, reply),
         "list[float]": arrays.in_list("floats", values),
-        "bytes, base64": arrays.in_base64("bytes", data),
-        "bytes, parts": arrays.in_parts("bytes", data),
         "array, Open Inference, binary": arrays.in_inference(values),
-        "array, whole body": arrays.in_npy(values),
     }
-    earlier = (SUM, "array, base64", "array, from a JSON list", "list[float]", "bytes, base64")
     found = ours(field, messages, "posix", CONNECTIONS)
-    if field.before:
-        kept = {f"before: {name}": messages[name] for name in earlier}
-        found |= ours(field, kept, "posix", CONNECTIONS, is_before=True)
+    found |= before(field, "array, base64", messages["array, base64"], CONNECTIONS)
     return found | peers(field, options, values, CONNECTIONS)
 
 
@@ -112,26 +103,30 @@ def large(size: int, field: Field, options: argparse.Namespace) -> dict[str, Con
 def sized(
     field: Field, options: argparse.Namespace, size: int, connections: int
 ) -> dict[str, Contender]:
-    """Bytes and arrays on both engines, and the floor with the same array."""
+    """Bytes and arrays, and the floor with the same array."""
     values = arrays.floats(size // 4)
     content = arrays.npy(values)
-    in_base64 = {
-        "bytes, base64": arrays.in_base64("bytes", values.tobytes()),
-        "array, base64": arrays.in_base64("echo", content),
+    in_base64, in_parts = (it("echo", content) for it in (arrays.in_base64, arrays.in_parts))
+    messages = {
+        "posix, array, base64": in_base64,
+        "posix, bytes, parts": arrays.in_parts("bytes", values.tobytes()),
+        "posix, array, parts": in_parts,
+        "posix, array, Open Inference, binary": arrays.in_inference(values),
     }
-    messages = in_base64 | {
-        "bytes, parts": arrays.in_parts("bytes", values.tobytes()),
-        "array, parts": arrays.in_parts("echo", content),
-        "array, Open Inference, binary": arrays.in_inference(values),
-    }
-    found = {FLOOR: field.called(field.floor(), messages["array, parts"], connections)}
-    for engine in ENGINES:
-        named = {f"{engine}, {name}": message for name, message in messages.items()}
-        found |= ours(field, named, engine, connections)
-    if field.before:
-        named = {f"before: posix, {name}": message for name, message in in_base64.items()}
-        found |= ours(field, named, "posix", connections, is_before=True)
+    found = {FLOOR: field.called(field.floor(), in_parts, connections)}
+    found |= ours(field, messages, "posix", connections)
+    found |= ours(field, {"uring, array, parts": in_parts}, "uring", connections)
+    found |= before(field, "posix, array, base64", in_base64, connections)
     return found | peers(field, options, values, connections)
+
+
+def before(
+    field: Field, name: str, message: arrays.Message, connections: int
+) -> dict[str, Contender]:
+    """The same call of an earlier build, if there is one."""
+    if not field.before:
+        return {}
+    return ours(field, {f"before: {name}": message}, "posix", connections, is_before=True)
 
 
 def ours(
