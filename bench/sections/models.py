@@ -114,7 +114,6 @@ class Served:
             times = arrivals(share, seconds, capacity)
             listed.write_text("".join(f"{round(it * 1e9)}\n" for it in times))
             load = self.load(seconds, OPEN_CONNECTIONS, "--sleep", "--arrivals", listed)
-            found[f"open_p50_{share}"] = load["p50"] / 1e3
             found[f"open_p99_{share}"] = load["p99"] / 1e3
         return found
 
@@ -173,10 +172,8 @@ def beside(sample: Sample, times: Times, best: dict[float, list[float]]) -> Samp
     found = {f"share_{it}": sample[f"items_{it}"] / times.rate(it) for it in CONNECTIONS}
     found["added_ms"] = sample["p50_1"] - times.of(1) * 1e3
     for share, latencies in best.items():
-        for name, percent in (("late", 0.99), ("late_p50", 0.5)):
-            key = f"open_p{round(percent * 100)}_{share}"
-            if key in sample:
-                found[f"{name}_{share}"] = sample[key] / 1e3 / ideal.percentile(latencies, percent)
+        if (p99 := sample.get(f"open_p99_{share}")) is not None:
+            found[f"late_{share}"] = p99 / 1e3 / ideal.percentile(latencies, 0.99)
     return found
 
 
