@@ -5,7 +5,8 @@
 `python/ucall/options.py` has the names, the defaults and what happens past a limit, and variables,
 flags and the keys of a gateway's file come from it. These are compared with it: the table that sets
 the fields of the core, their defaults in Rust, the fields of `ucall_config_t` with their comments
-and defaults, the table of docs/limits.md, and what a page says of a default beside its option.
+and defaults, the table of docs/limits.md, and what a page says of a default beside its option. The
+options of a store are those of `ucall.store.open`.
 """
 
 import ast
@@ -28,6 +29,9 @@ DEFAULTS = {
     "datagrams": (SERVER, "impl Default for DatagramConfig"),
     "call_limits": (BINDING, "impl Default for CallLimits"),
 }
+#: Of a store: in Python, in Rust, and their page.
+STORE_OPTIONS, STORE_PAGE = "python/ucall/store/__init__.py", "docs/store.md"
+STORE = "crates/ucall-store/src/options.rs"
 #: Numbers that limit nothing.
 NO_LIMITS = {"access_log_sample", "udp_port"}
 #: Options that the core does not get by its table, and why.
@@ -339,6 +343,28 @@ def mention_complaints(known: dict[str, Option]) -> Iterator[str]:
                 yield f"{at}: expected the default {wanted}, got {shown(given)}"
 
 
+def store_complaints(known: dict[str, Option]) -> Iterator[str]:
+    """The defaults of a store's limits in Rust, in the header and on their page."""
+    python = text_of(STORE_OPTIONS)
+    for option in re.finditer(r"^    (max_\w+): int = (.+),$", python, re.MULTILINE):
+        name, default = option[1], value_of(option[2], STORE_OPTIONS)
+        wanted = f"{shown(default)} of {STORE_OPTIONS}:{line_of(python, option.start())}"
+        places = {
+            STORE: rf"\b{name.removeprefix('max_')}_max: (\w+ << \w+),",
+            HEADER: rf"size_t {name};\s*/\*[^;]*; {AMOUNT}",
+            STORE_PAGE: rf"`{name}`[^()|]*\({AMOUNT}\)",
+        }
+        for file, pattern in places.items():
+            found = re.search(pattern, text := text_of(file))
+            if found is None:
+                yield f"{file}:1: {name}: expected the default {wanted}"
+                continue
+            given = value_of(found[1], file) if file == STORE else number(*found.groups())
+            if given != default:
+                at = f"{file}:{line_of(text, found.start())}: {name}"
+                yield f"{at}: expected the default {wanted}, got {shown(given)}"
+
+
 def main() -> None:
     known = options()
     checks = (
@@ -347,6 +373,7 @@ def main() -> None:
         c_table_complaints,
         page_complaints,
         mention_complaints,
+        store_complaints,
     )
     complaints = [it for check in checks for it in check(known)]
     if complaints:

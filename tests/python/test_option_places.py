@@ -19,9 +19,12 @@ OTHERS = [
     "README.md",
     "crates/ucall-proto/src/http1/parser.rs",
     "crates/ucall-proto/src/limits.rs",
+    "crates/ucall-store/src/options.rs",
+    "docs/store.md",
     "docs/udp.md",
     "python/ucall/_core.pyi",
     "python/ucall/_server/function_decorators.py",
+    "python/ucall/store/__init__.py",
     "tools/check-options.py",
 ]
 
@@ -86,6 +89,15 @@ def test_all_places_agree() -> None:
             "expected limits.parts_max",
         ),
         (C_CONFIG, "(&mut self.max_parts, &mut limits.parts_max),", "", "max_parts: no default in"),
+        # A store.
+        ("crates/ucall-store/src/options.rs", "16 << 20", "16 << 10", "got 16,384"),
+        (HEADER, "one value; 16 MiB", "one value; 16 KiB", "got 16,384"),
+        (
+            "docs/store.md",
+            "`max_watch_bytes` (64 MiB)",
+            "`max_watch_bytes` (1 MiB)",
+            "got 1,048,576",
+        ),
         # The pages.
         (PAGE, "`max_id_bytes` | 1,024", "`max_id_bytes` | 1,023", "got 1,023"),
         (PAGE, "`max_id_bytes` | 1,024 | -32600", "`max_id_bytes` | 1,024 | -32601", "-32600 past"),
