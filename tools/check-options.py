@@ -5,8 +5,8 @@
 `python/ucall/options.py` has the names, the defaults and what happens past a limit, and variables,
 flags and the keys of a gateway's file come from it. These are compared with it: the table that sets
 the fields of the core, their defaults in Rust, the fields of `ucall_config_t` with their comments
-and defaults, the table of docs/limits.md, and what a page says of a default beside its option. The
-options of a store are those of `ucall.store.open`.
+and defaults, the table of docs/limits.md, and what a page says of a default beside its option.
+Stores, relays, queues, forms and clients have options of their own, whose pages are checked, too.
 """
 
 import ast
@@ -63,8 +63,13 @@ FUNCTIONS = {
     "batch(rows=True)": DECORATORS,
     "a function": DECORATORS,
 }
-#: Options of others with the name of one of the server's.
-OF_OTHERS = {("docs/client.md", "max_connections"), ("docs/http.md", "max_parts")}
+#: Pages on options of other things than servers, and where these have their defaults.
+SOURCES = {
+    "docs/client.md": "python/ucall/aio/__init__.py",
+    "docs/http.md": "python/ucall/_core.pyi",
+    "docs/queues-reference.md": "python/ucall/queue/core/options.py",
+    "docs/relay.md": "python/ucall/_server/decorators.py",
+}
 UNITS = {"": 1, "s": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 AMOUNT = r"(\d[\d,.]*\b)(?: ?(s|[KMG]i)B?\b)?"
 #: A name at the beginning of a row, or before a number in parentheses or behind a comma.
@@ -165,6 +170,21 @@ def default_of(path: str) -> tuple[float | None, str]:
     if found is None:
         raise ValueError(f"{file}: no default of {field}")
     return value_of(found[1].rstrip(" }"), file), f"{file}:{line_of(text, found.start())}"
+
+
+def python_default(file: str, name: str) -> tuple[float | None, str] | None:
+    """The default of a parameter or a field in Python, and its place."""
+    text = text_of(file)
+    found = re.search(rf"^ +{name}: [^=\n]+ = (.+?),?$", text, re.MULTILINE)
+    if found is None:
+        return None
+    written = found[1]
+    if constant := re.fullmatch(r"(?:\w+\.)?([A-Z_]+)", written):
+        modules = "".join(map(Path.read_text, sorted(ROOT.glob("python/ucall/_client/*.py"))))
+        written = re.search(rf"^{constant[1]} = (.+)$", modules, re.MULTILINE)[1]
+    is_number = re.fullmatch(r"[\d_.]+( ?(<<|\*\*?) ?[\d_]+)*", written)
+    default = float(eval(written)) if is_number else None
+    return default, f"{file}:{line_of(text, found.start())}"
 
 
 def shown(value: float | None) -> str:
@@ -324,10 +344,10 @@ def other_row_complaints(at: str, option: str, default: str) -> Iterator[str]:
     name, owner = named[1], named[2].replace("`", "")
     if owner not in FUNCTIONS:
         return
-    found = re.search(rf"^ +{name}: int(?: \| None)? = (\w+)", text_of(FUNCTIONS[owner]), re.M)
-    given = shown(None if found is None or found[1] == "None" else float(found[1]))
-    if found is None or given != default:
-        yield f"{at}: {name}: expected the default {given} of {FUNCTIONS[owner]}, got {default}"
+    found = python_default(FUNCTIONS[owner], name)
+    if found is None or shown(found[0]) != default:
+        wanted = f"{shown(found[0])} of {found[1]}" if found else f"of {FUNCTIONS[owner]}"
+        yield f"{at}: {name}: expected the default {wanted}, got {default}"
 
 
 def mention_complaints(known: dict[str, Option]) -> Iterator[str]:
@@ -336,19 +356,20 @@ def mention_complaints(known: dict[str, Option]) -> Iterator[str]:
         file, text = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
         for it in re.finditer(MENTION, text, re.MULTILINE):
             name = it[1] or it[2]
-            option = None if (file, name) in OF_OTHERS else known.get(name)
-            if option and (given := number(it[3], it[4])) != option.default:
-                wanted = f"{shown(option.default)} of {OPTIONS}:{option.line}"
+            found = python_default(SOURCES[file], name) if file in SOURCES else None
+            if found is None and (option := known.get(name)):
+                found = option.default, f"{OPTIONS}:{option.line}"
+            if found and (given := number(it[3], it[4])) != found[0]:
                 at = f"{file}:{line_of(text, it.start())}: {name}"
+                wanted = f"{shown(found[0])} of {found[1]}"
                 yield f"{at}: expected the default {wanted}, got {shown(given)}"
 
 
 def store_complaints(known: dict[str, Option]) -> Iterator[str]:
     """The defaults of a store's limits in Rust, in the header and on their page."""
-    python = text_of(STORE_OPTIONS)
-    for option in re.finditer(r"^    (max_\w+): int = (.+),$", python, re.MULTILINE):
-        name, default = option[1], value_of(option[2], STORE_OPTIONS)
-        wanted = f"{shown(default)} of {STORE_OPTIONS}:{line_of(python, option.start())}"
+    for name in ("max_bytes", "max_value_bytes", "max_watch_bytes"):
+        default, where = python_default(STORE_OPTIONS, name) or (None, STORE_OPTIONS)
+        wanted = f"{shown(default)} of {where}"
         places = {
             STORE: rf"\b{name.removeprefix('max_')}_max: (\w+ << \w+),",
             HEADER: rf"size_t {name};\s*/\*[^;]*; {AMOUNT}",
