@@ -81,6 +81,9 @@ def test_it_speaks_over_unix_sockets_and_tls(
             assert health(url, "-k") == (0, "ok\n", "")
             status, output, errors = health(url)
             assert (status, output) == (1, "") and "certificate verify failed" in errors
+            assert errors.endswith("at the command line by --cacert\n")
+        status, output, errors = health("-p", str(server.port))
+        assert (status, errors) == (1, "") and "this port speaks TLS" in output
 
 
 @contextmanager
@@ -107,7 +110,8 @@ def answering(answer: bytes) -> Iterator[int]:
             b"HTTP/1.1 503 Service Unavailable\r\n\r\nnot ready: a\x1b[2J\nb\n",
             "not ready: a\\x1b[2J",
         ),
-        (b"HTTP/1.1 404 Not Found\r\n\r\n<html>", "404 Not Found"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n\r\n<html>", "404 Not Found"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\nthis port\nb", "400 Bad Request: this port"),
         (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "503 Service Unavailable"),
     ],
 )

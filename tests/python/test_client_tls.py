@@ -130,14 +130,16 @@ def test_untrusted_servers_are_refused(
     assert new_client(uri(server), verify=False).echo(1).json == [1]
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
-    with pytest.raises(ucall.ConnectionError, match="certificate verify failed"):
+    with pytest.raises(ucall.ConnectionError, match="name its authority by verify="):
         new_client(uri(server), verify=other).echo(1)
 
 
 def test_another_name_is_refused(authority: Authority, new_client: NewClient) -> None:
     context = serving_context(authority.sign("example.com"))
-    with serving(context) as server, pytest.raises(ucall.ConnectionError, match="certificate"):
+    with serving(context) as server, pytest.raises(ucall.ConnectionError) as raised:
         new_client(uri(server), verify=authority.path).echo(1)
+    # Its authority is known: naming it would not help.
+    assert "not valid for" in str(raised.value) and "verify=" not in str(raised.value)
 
 
 def test_a_clients_certificate(

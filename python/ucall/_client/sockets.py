@@ -129,6 +129,10 @@ def is_deadline(error: BaseException) -> bool:
     return isinstance(error, builtins.TimeoutError) and error.errno is None
 
 
+#: Certificates whose authority is not known, by OpenSSL's codes.
+_UNTRUSTED = {18, 19, 20, 21}
+
+
 def connect_error(
     address: Address, error: Exception, seconds: float | None
 ) -> ConnectionError | TimeoutError:
@@ -140,6 +144,8 @@ def connect_error(
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
         reason = "the server does not speak TLS on this port"
+    if getattr(error, "verify_code", None) in _UNTRUSTED:
+        reason += "; name its authority by verify=, at the command line by --cacert"
     return not_sent(ConnectionError(f"cannot connect to {address.name}: {reason}"))
 
 
