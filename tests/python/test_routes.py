@@ -72,11 +72,15 @@ def test_a_route_gets_its_request(serve: Serve, way: str) -> None:
 def test_bodies_and_responses(serve: Serve, way: str) -> None:
     server = serve()
     text, binary = "text/plain; charset=utf-8", "application/octet-stream"
+    html, latin = "text/html; charset=utf-8", "text/html; charset=latin-1"
     results = {
         "/text": ("é", 200, text, "é".encode()),
         "/bytes": (b"\xff", 200, binary, b"\xff"),
         "/empty": ("", 200, text, b""),
         "/chosen": (HttpResponse("{}", 201, "application/json"), 201, "application/json", b"{}"),
+        "/page": (HttpResponse("é", 200, "text/html"), 200, html, "é".encode()),
+        "/latin": (HttpResponse("e", 200, latin), 200, latin, b"e"),
+        "/file": (HttpResponse(b"e", 200, "text/html"), 200, "text/html", b"e"),
         "/code": (HttpResponse(status=299), 299, binary, b""),
         "/none": (HttpResponse(status=204), 204, None, b""),
         "/status": (HttpResponse("x", HTTPStatus.NOT_FOUND), 404, text, b"x"),

@@ -41,7 +41,7 @@ class HttpResponse:
         status: 200 to 599.
         content_type: By default ``text/plain; charset=utf-8`` for str,
             ``application/octet-stream`` for bytes and iterators, and ``application/json`` for
-            others.
+            others. With a str, a text without a charset gets that of UTF-8.
         headers: More headers. Those of the connection and of the body's length are the server's. A
             header that is repeated, such as Set-Cookie, has a list of values; or pairs of names and
             values make such lists.
@@ -65,7 +65,7 @@ class HttpResponse:
             body = bytes(body)
         self.body = body
         self.status = status
-        self.content_type = _media_type_of(body) if content_type is None else content_type
+        self.content_type = _media_type_of(body, content_type)
         self.headers = _by_name(headers or {})
         self._check()
 
@@ -173,7 +173,11 @@ def _whole(body: object, encode: Encode) -> bytes:
     return body.encode() if isinstance(body, str) else json_text(body, encode)
 
 
-def _media_type_of(body: object) -> str:
+def _media_type_of(body: object, given: str | None) -> str:
+    if given is not None:
+        # Browsers take a page without a charset for Latin-1.
+        is_utf8 = isinstance(body, str) and isinstance(given, str) and given.startswith("text/")
+        return f"{given}; charset=utf-8" if is_utf8 and "charset" not in given else given
     if isinstance(body, str):
         return "text/plain; charset=utf-8"
     is_binary = isinstance(body, (bytes, Iterator, AsyncIterator))
