@@ -131,6 +131,10 @@ def served(**options: Any) -> ucall.Server:
     def text(request: ucall.HttpRequest) -> str:
         return "text"
 
+    @server.http("/raw")
+    def raw(request: ucall.HttpRequest) -> bytes:
+        return b"raw"
+
     return server
 
 
@@ -210,6 +214,21 @@ def test_files_may_be_the_body(document: dict[str, Any]) -> None:
     assert [(it["name"], it["in"]) for it in scaled["parameters"]] == [("by", "query")]
     assert set(scaled["responses"]["200"]["content"]) == {"application/json", "application/x-npy"}
     assert set(resized["responses"]["200"]["content"]) == {"application/json", "image/*"}
+
+
+def test_files_have_schemas(document: dict[str, Any]) -> None:
+    """Generators of clients leave out what has none."""
+    file = {"type": "string", "format": "binary"}
+    npy = {**file, "contentMediaType": "application/x-npy"}
+    scaled = document["paths"]["/scale"]["post"]
+    taken, returned = scaled["requestBody"]["content"], scaled["responses"]["200"]["content"]
+    assert taken["application/x-npy"]["schema"] == npy
+    assert taken["multipart/form-data"]["schema"]["properties"]["values"] == npy
+    assert returned["application/x-npy"]["schema"] == npy
+    put = document["paths"]["/notes/{name}"]["put"]
+    assert put["requestBody"]["content"] == {"*/*": {"schema": file}}
+    raw = document["paths"]["/raw"]["get"]["responses"]["200"]
+    assert raw["content"] == {"application/octet-stream": {"schema": file}}
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,12 @@ from typing import Any
 
 from ucall.schema.dialects import LOCAL
 
-__all__ = ["array_param", "array_result", "bytes_schema", "image_schema", "number_schema"]
+__all__ = ["FILE", "array_param", "array_result", "bytes_schema", "image_schema", "number_schema"]
 
 Schema = dict[str, Any]
+
+#: The bytes of a body. Generators of clients make a file of the format of OpenAPI 3.0 alone.
+FILE: Schema = {"type": "string", "format": "binary"}
 
 
 def bytes_schema() -> Schema:

@@ -16,6 +16,7 @@ from ucall._core import Context
 from ucall._functions import results, signatures
 from ucall._routes.response import HttpResponse
 from ucall.errors import RPCError
+from ucall.schema.binary import FILE
 from ucall.schema.docstrings import Docs, read_docs
 from ucall.schema.methods import Error, Method, Parameter, Passing, Route
 from ucall.schema.openrpc import Description
@@ -85,7 +86,7 @@ def _response(annotation: Any, schemas: Schemas) -> tuple[str | None, Schema]:
     if annotation is str:
         return "text/plain", {"type": "string"}
     if annotation in (bytes, bytearray):
-        return "application/octet-stream", {}
+        return "application/octet-stream", FILE
     origin = typing.get_origin(annotation) or annotation
     is_iterated = isinstance(origin, type) and issubclass(origin, (Iterator, AsyncIterator))
     if annotation in (Any, None) or origin is HttpResponse or is_iterated:

@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ucall.schema.binary import FILE
 from ucall.schema.dialects import PREFIX, rewritten, with_new_references
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _body(method: Method, files: list[Parameter]) -> tuple[Json, list[Json]]:
         form["properties"] |= {it.name: _as_file(it.schema) for it in files}
         content["multipart/form-data"] = {"schema": form}
         if files[0] is params[0]:
-            content[_media_type(params[0].schema)] = {}
+            content[_media_type(params[0].schema)] = {"schema": _as_file(params[0].schema)}
             query = [_query_param(it) for it in params[1:] if it not in files]
     is_required = any(it.is_required for it in params)
     return {"content": content, "required": is_required}, query
@@ -215,7 +216,7 @@ def _query_param(param: Parameter) -> Json:
 
 
 def _as_file(schema: Json) -> Json:
-    return {"contentMediaType": _media_type(schema)}
+    return FILE | {"contentMediaType": _media_type(schema)}
 
 
 def _params_schema(method: Method) -> Json:
@@ -245,7 +246,7 @@ def _responses(method: Method) -> Iterator[tuple[str, Json]]:
     """The responses by their status."""
     content: Json = {"application/json": {"schema": rewritten(method.result, _as_lists)}}
     if media_type := _media_type(method.result):
-        content[media_type] = {}
+        content[media_type] = {"schema": _as_file(method.result)}
     yield "200", {"description": method.result_description or "The result.", "content": content}
     errors: dict[int, list[Error]] = {}
     for error in method.errors:
@@ -336,7 +337,7 @@ def _route(route: Route, path: str, access: _Access) -> Json:
         **_given("description", route.description),
         **_given("deprecated", route.is_deprecated),
         **_given("parameters", parameters),
-        **_given("requestBody", {"content": {"*/*": {}}} if has_body else {}),
+        **_given("requestBody", {"content": {"*/*": {"schema": FILE}}} if has_body else {}),
         "responses": {"200" if content else "default": response | _given("content", content)},
         **access.of(route.needs_auth, None, ()),
     }
