@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from test_batch_process_faults import SCRIPT as FAULTS
 from test_batch_process_faults import began, port_of, reply
-from test_batch_processes import serving
+from test_batch_processes import only, serving
 from test_processes import is_running
 
 from harness import Wire, eventually, request
@@ -39,7 +39,7 @@ def slow(paths: list[str]) -> list[int]:
     return [os.getpid()]
 
 """
-SCRIPT = FAULTS.replace("@server\ndef sum", ONE + "@server\ndef sum")
+SCRIPT = only(FAULTS).replace("@server\ndef sum", ONE + "@server\ndef sum")
 
 
 def send(wire: Wire, method: str, path: Path, number: int, **meta: Any) -> None:
@@ -62,7 +62,7 @@ def paths(tmp_path: Path) -> list[Path]:
 def test_a_call_that_ends_in_a_batch_ahead_does_not_run(
     tmp_path: Path, paths: list[Path], engine: str, how: str
 ) -> None:
-    with serving(tmp_path, engine, SCRIPT) as (_, wire), Wire(port_of(wire)) as other:
+    with serving(tmp_path, engine, only(SCRIPT, "one")) as (_, wire), Wire(port_of(wire)) as other:
         send(wire, "one", paths[0], 10)
         began(paths[0])
         if how == "deadline":
@@ -87,7 +87,7 @@ def test_a_call_that_ends_in_a_batch_ahead_does_not_run(
 def test_an_urgent_call_overtakes_a_batch_ahead(
     tmp_path: Path, paths: list[Path], engine: str
 ) -> None:
-    with serving(tmp_path, engine, SCRIPT) as (_, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "one")) as (_, wire):
         send(wire, "one", paths[0], 10)
         began(paths[0])
         send(wire, "one", paths[1], 11)
@@ -103,7 +103,7 @@ def test_an_urgent_call_overtakes_a_batch_ahead(
 def test_a_batch_ahead_runs_once_when_its_process_dies(
     tmp_path: Path, paths: list[Path], engine: str
 ) -> None:
-    with serving(tmp_path, engine, SCRIPT) as (_, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "one")) as (_, wire):
         send(wire, "one", paths[0], 10)
         [pid] = began(paths[0])
         send(wire, "one", paths[1], 11)
@@ -122,7 +122,7 @@ def test_a_batch_ahead_runs_once_when_its_process_dies(
 def test_a_free_process_runs_what_is_ahead_in_another(
     tmp_path: Path, paths: list[Path], engine: str, free: int
 ) -> None:
-    with serving(tmp_path, engine, SCRIPT) as (_, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "either")) as (_, wire):
         for number in range(3):
             send(wire, "either", paths[number], 10 + number)
         pids = {began(paths[number])[0] for number in range(2)}
@@ -138,7 +138,7 @@ def test_a_free_process_runs_what_is_ahead_in_another(
 def test_the_times_of_a_warm_up_in_a_process_say_when_to_retry(
     tmp_path: Path, paths: list[Path], engine: str
 ) -> None:
-    with serving(tmp_path, engine, SCRIPT) as (_, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "slow")) as (_, wire):
         send(wire, "slow", paths[0], 10)
         began(paths[0])
         send(wire, "slow", paths[1], 11)
@@ -167,7 +167,7 @@ def later(values: list[int]) -> list[int]:
 
 def test_a_function_whose_processes_do_not_start_is_not_added(tmp_path: Path, engine: str) -> None:
     marker = tmp_path / "script.py.raise"
-    script = SCRIPT.replace("@server\ndef sum", LATER + "@server\ndef sum")
+    script = only(SCRIPT, "one").replace("@server\ndef sum", LATER + "@server\ndef sum")
     with serving(tmp_path, engine, script) as (process, wire):
         assert wire.result("sum", [1, 2]) == 3, "the other processes have started"
         marker.touch()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_batch_processes import connects
+from test_batch_processes import connects, only
 from test_log_callers import HEADERS, TRACE
 from test_processes import running
 
@@ -126,7 +126,7 @@ def errors(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_failure_in_a_process_says_who_has_called(
     tmp_path: Path, engine: str, method: str
 ) -> None:
-    with running(tmp_path, SCRIPT, engine) as (process, port):
+    with running(tmp_path, only(SCRIPT, method), engine) as (process, port):
         server = Started(process, port)
         calls = [request(method, [1], id=it) for it in (5, 6, 7)]
         with Wire(port) as wire:
@@ -160,7 +160,7 @@ PARENTS = [f"00-{digit}af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01" for 
 def test_a_batch_in_a_process_has_a_span_with_links_to_its_calls(
     tmp_path: Path, engine: str
 ) -> None:
-    with running(tmp_path, SCRIPT, engine, "trace") as (process, port):
+    with running(tmp_path, only(SCRIPT, "square"), engine, "trace") as (process, port):
         server = Started(process, port)
         with Wire(port) as wire:
             calls = [traced(2, PARENTS[0], tracestate="v=1"), traced(3, PARENTS[1])]
@@ -189,7 +189,8 @@ def test_a_batch_in_a_process_has_a_span_with_links_to_its_calls(
 
 
 def test_traces_change_no_arguments_in_processes(tmp_path: Path, engine: str) -> None:
-    with running(tmp_path, SCRIPT, engine, "trace") as (process, port):
+    script = only(SCRIPT, "shapes", "lengths")
+    with running(tmp_path, script, engine, "trace") as (process, port):
         Started(process, port)
         with Client(f"tcp://{HOST}:{port}") as client:
             row = np.arange(9, dtype="f4")
@@ -200,7 +201,7 @@ def test_traces_change_no_arguments_in_processes(tmp_path: Path, engine: str) ->
 
 
 def test_hooks_are_within_the_span_of_a_call_in_a_process(tmp_path: Path, engine: str) -> None:
-    with running(tmp_path, SCRIPT, engine, "trace", "hooks") as (process, port):
+    with running(tmp_path, only(SCRIPT, "square"), engine, "trace", "hooks") as (process, port):
         server = Started(process, port)
         with Wire(port) as wire:
             wire.send(json.dumps([traced(it, PARENTS[0]) for it in (2, 4)]).encode())
@@ -211,7 +212,7 @@ def test_hooks_are_within_the_span_of_a_call_in_a_process(tmp_path: Path, engine
 
 
 def test_processes_without_traces_do_not_import_them(tmp_path: Path, engine: str) -> None:
-    with running(tmp_path, SCRIPT, engine) as (process, port):
+    with running(tmp_path, only(SCRIPT, "modules"), engine) as (process, port):
         Started(process, port)
         with Wire(port) as wire:
             wire.send(http(request("modules", ["opentelemetry"], id=1), *HEADERS))

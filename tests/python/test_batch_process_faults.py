@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_batch_processes import call_all, serving
+from test_batch_processes import call_all, only, serving
 from test_processes import is_running
 
 from harness import Wire, eventually, request
@@ -124,7 +123,8 @@ def test_a_killed_process_fails_its_batch_alone_and_is_replaced(
     tmp_path: Path, engine: str
 ) -> None:
     path = tmp_path / "there"
-    with serving(tmp_path, engine, SCRIPT) as (process, wire), Wire(port_of(wire)) as other:
+    script = only(SCRIPT, "pid", "block")
+    with serving(tmp_path, engine, script) as (process, wire), Wire(port_of(wire)) as other:
         wire.send(request("block", [str(path)], id=1) + request("block", [str(path)], id=2))
         [pid] = began(path)
         survivor = other.result("pid", [1])
@@ -155,7 +155,7 @@ def pid_of_both(wire: Wire, survivor: int) -> bool:
 
 
 def test_a_batch_that_ran_too_long_runs_in_no_other_process(tmp_path: Path, engine: str) -> None:
-    with serving(tmp_path, engine, SCRIPT) as (process, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "hang")) as (process, wire):
         assert wire.call("hang", [600])["error"]["code"] == -32001
         # The other process has never had the batch.
         assert wire.result("hang", [0]) > 0
@@ -167,7 +167,7 @@ def test_a_batch_that_ran_too_long_runs_in_no_other_process(tmp_path: Path, engi
 
 def test_the_batch_of_an_idempotent_function_runs_once_more(tmp_path: Path, engine: str) -> None:
     path = tmp_path / "there"
-    with serving(tmp_path, engine, SCRIPT) as (_, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "again")) as (_, wire):
         wire.send(request("again", [str(path)], id=1) + request("again", [str(path)], id=2))
         [first] = began(path)
         os.kill(first, signal.SIGKILL)
@@ -186,7 +186,7 @@ def test_the_batch_of_an_idempotent_function_runs_once_more(tmp_path: Path, engi
 def test_a_batch_past_the_deadline_of_its_function_kills_the_process(
     tmp_path: Path, engine: str
 ) -> None:
-    with serving(tmp_path, engine, SCRIPT) as (process, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "late")) as (process, wire):
         first = wire.result("late", [0])
         wire.send(request("late", [600], id=1))
         assert json.loads(wire.line())["error"]["code"] == -32001
@@ -207,7 +207,7 @@ def reply(wire: Wire, method: str, params: list[Any]) -> dict[str, Any]:
 def test_a_process_that_writes_to_its_socket_is_replaced(
     tmp_path: Path, engine: str, text: str
 ) -> None:
-    with serving(tmp_path, engine, SCRIPT) as (process, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "spoil")) as (process, wire):
         error = reply(wire, "spoil", [text])["error"]
         assert error["code"] == -32007 and "its process" in error["data"]
         # Its successor has no bytes of it.
@@ -220,7 +220,7 @@ def test_a_process_that_writes_to_its_socket_is_replaced(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a descriptor of the process")
 def test_a_child_that_keeps_the_socket_hides_no_end(tmp_path: Path, engine: str) -> None:
-    with serving(tmp_path, engine, SCRIPT) as (_, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "fork")) as (_, wire):
         error = reply(wire, "fork", [1])["error"]
         assert "ended with status 0" in error["data"]
         os.kill(int((tmp_path / "script.py.child").read_text()), signal.SIGKILL)
@@ -228,7 +228,7 @@ def test_a_child_that_keeps_the_socket_hides_no_end(tmp_path: Path, engine: str)
 
 def test_a_server_does_not_start_without_its_processes(tmp_path: Path, engine: str) -> None:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(only(SCRIPT, "pid"))
     for suffix, reason in [("exit", "ended with status 3"), ("raise", "begin raised OSError: no")]:
         marker = script.with_name(f"script.py.{suffix}")
         marker.touch()
@@ -245,7 +245,7 @@ def test_a_successor_that_cannot_start_fails_calls_only_if_there_is_no_other(
     tmp_path: Path, engine: str
 ) -> None:
     marker = tmp_path / "script.py.raise"
-    with serving(tmp_path, engine, SCRIPT) as (process, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "pid")) as (process, wire):
         first = wire.result("pid", [1])
         marker.touch()
         os.kill(first, signal.SIGKILL)
@@ -267,7 +267,7 @@ def test_a_successor_that_cannot_start_fails_calls_only_if_there_is_no_other(
 def test_a_successor_that_hangs_delays_calls_to_their_deadlines(
     tmp_path: Path, engine: str
 ) -> None:
-    with serving(tmp_path, engine, SCRIPT) as (process, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "pid", "late")) as (process, wire):
         first = wire.result("late", [0])
         (tmp_path / "script.py.hang").touch()
         os.kill(first, signal.SIGKILL)
@@ -282,9 +282,9 @@ def test_a_successor_that_hangs_delays_calls_to_their_deadlines(
 
 @pytest.mark.parametrize("how", ["batches", "calls"])
 def test_a_process_whose_start_hangs_is_killed(tmp_path: Path, engine: str, how: str) -> None:
-    source = SCRIPT.replace("drain_timeout_s=3000", "process_start_timeout_s=4")
+    source = only(SCRIPT, *(["pid"] if how == "batches" else []))
+    source = source.replace("drain_timeout_s=3000", "process_start_timeout_s=4")
     if how == "calls":
-        source = re.sub(r"@server.batch\(.*\n(.+\n)+", "", source)
         source = source.replace("@server\ndef", "@server(processes=1)\ndef")
     hang = tmp_path / "script.py.hang"
     with serving(tmp_path, engine, source) as (process, wire):
@@ -306,7 +306,7 @@ def test_a_process_whose_start_hangs_is_killed(tmp_path: Path, engine: str, how:
 
 def test_a_drain_waits_for_batches(tmp_path: Path, engine: str) -> None:
     path = tmp_path / "there"
-    with serving(tmp_path, engine, SCRIPT) as (process, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "block")) as (process, wire):
         wire.send(request("block", [str(path)], id=1))
         [pid] = began(path)
         for each in (pid, process.pid):
@@ -321,7 +321,8 @@ def test_a_drain_waits_for_batches(tmp_path: Path, engine: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the batch runs to its end")
 def test_processes_end_with_a_server_that_is_killed(tmp_path: Path, engine: str) -> None:
     path = tmp_path / "there"
-    with serving(tmp_path, engine, SCRIPT) as (process, wire):
+    script = only(SCRIPT, "pid", "block", "late")
+    with serving(tmp_path, engine, script) as (process, wire):
         pids = {wire.result(name, [arg]) for name, arg in [("late", 0), ("pid", 1)]}
         wire.send(request("block", [str(path)]))
         pids |= set(began(path))
@@ -332,7 +333,7 @@ def test_processes_end_with_a_server_that_is_killed(tmp_path: Path, engine: str)
 
 def test_the_next_batch_waits_in_the_process_that_runs_one(tmp_path: Path, engine: str) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    with serving(tmp_path, engine, SCRIPT) as (_, wire):
+    with serving(tmp_path, engine, only(SCRIPT, "pair")) as (_, wire):
         wire.send(request("pair", [str(one)], id=1) + request("pair", [str(two)], id=2))
         [pid] = began(one)
         os.kill(pid, signal.SIGKILL)
@@ -350,20 +351,21 @@ LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 
 def test_without_shared_memory_batches_go_through_the_socket(tmp_path: Path, engine: str) -> None:
     """As with a batch that is larger than the memory that the system has left."""
     row = list(range(200_000))
-    with serving(tmp_path, engine, LIMITED + SCRIPT) as (_, wire):
+    with serving(tmp_path, engine, LIMITED + only(SCRIPT, "total")) as (_, wire):
         for _ in range(3):
             assert call_all(wire, "total", [row, row]) == [float(sum(row))] * 2
 
 
 #: The seconds of the test under load; `make test-batch-kills` takes a minute.
-KILL_SECONDS = float(os.environ.get("UCALL_BATCH_KILL_SECONDS", "6"))
+KILL_SECONDS = float(os.environ.get("UCALL_BATCH_KILL_SECONDS", "3"))
 CALLERS = 8
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_processes_killed_under_load_lose_their_batches_alone(tmp_path: Path, engine: str) -> None:
     row = [1.5] * 8_000
-    with serving(tmp_path, engine, SCRIPT) as (process, wire):
+    script = only(SCRIPT, "pid", "total")
+    with serving(tmp_path, engine, script) as (process, wire):
         stop = threading.Event()
         results: list[str] = []
 

@@ -10,7 +10,7 @@ import pytest
 from test_batch_ahead import send
 from test_batch_process_faults import SCRIPT as FAULTS
 from test_batch_process_faults import began, port_of
-from test_batch_processes import serving
+from test_batch_processes import only, serving
 from test_processes import is_running
 
 import ucall
@@ -37,7 +37,7 @@ def which() -> str:
 register(3)
 
 """
-SCRIPT = FAULTS.replace("import importlib, os", "import importlib, threading, os")
+SCRIPT = only(FAULTS).replace("import importlib, os", "import importlib, threading, os")
 SCRIPT = SCRIPT.replace("@server\ndef sum", OWN + "@server\ndef sum")
 
 
