@@ -44,6 +44,7 @@ BUILD_MAX_S = 900
 #: A test that hangs has seen its mutant. pytest's own limit is lower.
 HANGS_S = 120
 FAILED = {"pytest": 1, "cargo": 101}
+DEFINED = re.compile(r"\b(?:def|fn) (\w+)[(<]")
 #: What a runner prints of a test that ran.
 PASSED = re.compile(r"\b[1-9]\d* passed\b")
 #: What pytest's summary says of each test, and the test.
@@ -113,12 +114,18 @@ class Mutant:
     def _has_test(self) -> bool:
         if self.runner == "pytest":
             name = self.test.partition("::")[2].partition("[")[0]
-            sources = [ROOT / self._test_file()]
+            names = defined_in(ROOT / self._test_file())
         else:
             package, *_, name = re.sub(r".* -p ", "", self.test).split()
-            sources = [*(ROOT / "crates" / package).rglob("*.rs")]
-        defined = re.compile(rf"\b(?:def|fn) {re.escape(name.rpartition('::')[2])}\(")
-        return any(it.is_file() and defined.search(it.read_text("utf-8")) for it in sources)
+            names = defined_in(ROOT / "crates" / package)
+        return name.rpartition("::")[2] in names
+
+
+@functools.cache
+def defined_in(path: Path) -> set[str]:
+    """The names of the functions in a file of Python, or in the files of Rust below a folder."""
+    sources = [path] if path.is_file() else path.rglob("*.rs")
+    return {name for it in sources for name in DEFINED.findall(it.read_text("utf-8"))}
 
 
 @functools.cache
