@@ -8,4 +8,5 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).with_name("authority_of_none.pem")))
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority_of_none.pem"))
+os.environ.pop("SSL_CERT_DIR", None)

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(arrays(), st.sampled_from(["http", "ws", "tcp"]), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_array_comes_back(
     url: str, folder: Path, array: numpy.ndarray, scheme: str, pipes: bool
 ) -> None:

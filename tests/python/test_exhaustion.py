@@ -124,14 +124,14 @@ def test_descriptors_run_out(engine: str, late: bool) -> None:
 
 def test_memory_runs_out(engine: str) -> None:
     """Without memory for a body its client gets a 503, and other clients are served."""
-    with served(engine, max_body_bytes=500_000_000) as (process, port):
+    with served(engine, max_body_bytes=200_000_000) as (process, port):
         with Wire(port) as wire:
             assert wire.result("add", [1, 2]) == 3
         pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + (96 << 20)
         unlimited = resource.prlimit(process.pid, resource.RLIMIT_AS)
         resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, unlimited[1]))
-        large = http(b" " * (400 << 20))
+        large = http(b" " * (150 << 20))
         for _ in range(3):
             with Wire(port) as wire:
                 with contextlib.suppress(OSError):

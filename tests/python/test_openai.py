@@ -396,7 +396,7 @@ def test_calls_have_the_address_of_the_client(serve: Serve, openai: Any) -> None
 
     ucall.openai.mount(server, chat=peer, embeddings=peers)
     ports = set()
-    for _ in range(40):  # More than those whose connections are kept.
+    for _ in range(20):  # More than those whose connections are kept.
         with httpx.Client() as client:
             text = body("peer")
             reply = client.post(f"{url(server)}/chat/completions", content=text).json()
