@@ -1,6 +1,6 @@
 """The server under attack, in a process of its own.
 
-python served.py ENGINE OPTIONS: prints its port, then serves until it is killed.
+python -m served ENGINE OPTIONS: prints its port, then serves until it is killed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import json
 import sys
 from typing import Any
 
-import numpy
-from PIL.Image import Image
-
 import ucall
 
 
 def main() -> None:
     engine, options = sys.argv[1], json.loads(sys.argv[2])
+    has_arrays = options.pop("arrays", False)
     serves_models = options.pop("inference", False)
     has_mount = options.pop("mount", False)
     server: ucall.Server = importlib.import_module(f"ucall.{engine}").Server(
@@ -56,14 +54,6 @@ def main() -> None:
         sys.exit(3)
 
     @server
-    def total(array: numpy.ndarray) -> float:
-        return float(array.sum())
-
-    @server
-    def size(image: Image) -> list[int]:
-        return list(image.size)
-
-    @server
     async def wait(seconds: float) -> str:
         await asyncio.sleep(seconds)
         return "waited"
@@ -84,6 +74,12 @@ def main() -> None:
     @server
     def state() -> dict[str, int]:
         return {"connections": server.stats()["connections"], "waiting": len(held)}
+
+    if has_arrays:
+        import served_arrays
+
+        server.add(served_arrays.total)
+        server.add(served_arrays.size)
 
     if serves_models:
         server.inference(["total"])

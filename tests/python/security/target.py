@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import Wire, eventually, http, request
+import forking
 
-SERVED = Path(__file__).with_name("served.py")
+from harness import Wire, eventually, http, request
 
 #: A call to every server before and after each case, and its reply.
 CALL = request("add", [40, 2])
@@ -21,7 +21,7 @@ REPLY = {"jsonrpc": "2.0", "id": 1, "result": 42}
 
 #: Servers differ only by their options. Times are short, so that the tests are.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "usual": {},
+    "usual": {"arrays": True},
     "timed": {
         "head_timeout_s": 0.5,
         "body_timeout_s": 0.5,
@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "send_timeout_s": 0.5,
     },
     "agents": {"mcp": True},
-    "models": {"inference": True},
+    "models": {"inference": True, "arrays": True},
     "mounts": {"mount": True, "timeout_ms": 5000},
     "stuck": {"send_timeout_s": 0.5},
     "tight": {
@@ -62,8 +62,9 @@ class Target:
     ) -> Target:
         """Starts a server; `certificate` has the options that turn TLS on."""
         options = json.dumps(OPTIONS[kind] | certificate)
-        process = subprocess.Popen(
-            [sys.executable, "-u", str(SERVED), engine, options],
+        process = forking.Python(
+            [sys.executable, "-u", "-m", "served", engine, options],
+            cwd=Path(__file__).parent,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
