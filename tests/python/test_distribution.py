@@ -13,6 +13,7 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
+import pip
 import pytest
 
 import ucall
@@ -20,6 +21,7 @@ import ucall
 ROOT = Path(__file__).parents[2]
 CHECK_VERSION = ROOT / "tools" / "check-version.py"
 DISTRIBUTION = "ucall-rpc"
+PIP = Path(pip.__path__[0]) / "__pip-runner__.py"
 
 
 def project() -> dict[str, object]:
@@ -91,11 +93,12 @@ class Environment:
         self._python = folder / "bin" / "python"
 
     def pip(self, *arguments: str | Path) -> None:
-        command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*command, "--python", self._python, *arguments], check=True)
+        # As `pip --python` does, which starts twice.
+        command = [self._python, PIP, "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*command, *arguments], check=True)
 
     def install(self, wheel: Path, *options: str) -> None:
-        self.pip("install", "--no-deps", "--no-index", *options, wheel)
+        self.pip("install", "--no-compile", "--no-deps", "--no-index", *options, wheel)
 
     def imported(self) -> str:
         """What ``from ucall import Server`` prints, with its error."""
