@@ -39,7 +39,7 @@ NAMED = {".c", ".h", ".py", ".pyi", ".rs"}
 NAME = re.compile(r"[A-Za-z_]\w*")
 SCRIPT = re.compile(r"\btools/[\w-]+\.(?:py|sh)\b")
 # A file of the project in a guide for those who change it. NAME stands for any.
-GUIDES = ("ARCHITECTURE.md", "CONTRIBUTING.md")
+GUIDES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "bench/NOTES.md", "bench/README.md")
 FILE = re.compile(r"`((?:[\w-]+/)*(?!NAME\b)[\w-]+\.(?:c|h|md|mk|py|pyi|rs|sh|toml|txt))`")
 # What reads a clock. Time is an argument of all other code.
 CLOCK = re.compile(
