@@ -92,13 +92,18 @@ def check_reply(status: int, content: bytes, expected: object) -> None:
         raise WrongReplyError(f"not the expected reply: status {status}, {content[:200]!r}")
 
 
+def exchange_on(connection: socket.socket, sent: bytes) -> tuple[int, bytes]:
+    """Sends a request. Returns the status and the body of the reply."""
+    connection.sendall(sent)
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return response.status, response.read()
+
+
 def exchange(port: int, sent: bytes, seconds: float = 10) -> tuple[int, bytes]:
-    """Sends a request on a connection of its own. Returns the status and the body of the reply."""
+    """The same on a connection of its own."""
     with connect(port, seconds) as connection:
-        connection.sendall(sent)
-        response = http.client.HTTPResponse(connection)
-        response.begin()
-        return response.status, response.read()
+        return exchange_on(connection, sent)
 
 
 def check_call(port: int, sent: bytes, expected: object) -> None:

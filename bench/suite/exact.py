@@ -10,10 +10,10 @@ it the counters, and varies a little between runs.
 """
 
 import functools
+import http.client
 import itertools
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -32,8 +32,6 @@ FEW, MANY = 1000, 11000
 STEPS = MANY - FEW
 REPORT_SECONDS_MAX = 10
 PART_SECONDS = 8.0
-
-REPLY_HEAD = re.compile(rb"(?is)HTTP/1.1 200 .*?\r\ncontent-length: (\d+)(?=\r\n).*?\r\n\r\n")
 
 
 class ToolError(Exception):
@@ -178,27 +176,9 @@ def exchange_in_turn(port: int, sent: Sequence[bytes], requests: int) -> None:
     """Sends the requests in turn, as often as needed, one at a time."""
     with request.connect(port) as connection:
         for asked in itertools.islice(itertools.cycle(sent), requests):
-            connection.sendall(asked)
-            receive_reply(connection)
-
-
-def receive_reply(connection: socket.socket) -> None:
-    reply = b""
-    while not (head := REPLY_HEAD.match(reply)):
-        reply += receive_some(connection)
-    receive_exactly(connection, head.end() + int(head[1]) - len(reply))
-
-
-def receive_some(connection: socket.socket) -> bytes:
-    received = connection.recv(65536)
-    if not received:
-        raise ToolError("the server closed the connection")
-    return received
-
-
-def receive_exactly(connection: socket.socket, count: int) -> None:
-    while count > 0:
-        count -= len(receive_some(connection))
+            status, _ = request.exchange_on(connection, asked)
+            if status != http.client.OK:
+                raise ToolError(f"status {status}")
 
 
 def counts(server: Server) -> list[dict]:
