@@ -19,7 +19,10 @@ class Calls(litserve.LitAPI):
 
 
 def serve(port: int) -> None:
-    server = litserve.LitServer(Calls(api_path="/"), accelerator="cpu")
+    run(litserve.LitServer(Calls(api_path="/"), accelerator="cpu"), port)
+
+
+def run(server: litserve.LitServer, port: int) -> None:
     server.run(
         host="127.0.0.1",
         port=port,

@@ -3,6 +3,7 @@
 import base64
 
 import litserve
+from litserve_http import run
 
 from bench.harness import models
 
@@ -38,10 +39,4 @@ def serve(name: str, device: str, port: int, wait_ms: float) -> None:
     server = litserve.LitServer(
         api, accelerator=kind, devices=[int(number)] if number else 1, fast_queue=True
     )
-    server.run(
-        host="127.0.0.1",
-        port=port,
-        log_level="error",
-        access_log=False,
-        generate_client_file=False,
-    )
+    run(server, port)
