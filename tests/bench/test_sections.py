@@ -8,6 +8,7 @@ import pytest
 import ucall
 from bench import ROOT
 from bench.__main__ import SECTIONS, options_of
+from bench.sections import whole
 from bench.serve import KINDS, made
 
 README = (ROOT / "bench/README.md").read_text()
@@ -29,6 +30,11 @@ def test_the_readme_lists_the_sections_and_targets_that_exist():
     rules = re.findall(r"^([\w-]+):", (ROOT / "bench/bench.mk").read_text(), re.MULTILINE)
     targets = {name for name in rules if name.startswith("bench") or name == "slow-peers"}
     assert named | {"bench-tools", "bench-embeddings"} == targets
+
+
+def test_the_readme_lists_the_rows_of_a_whole_run():
+    [listed] = re.findall(r"\| some of ([\w, -]+) \|", README)
+    assert listed.split(", ") == [*whole.OURS, *whole.PEERS]
 
 
 def test_an_unknown_part_is_an_error_that_lists_the_known_ones(capsys):
