@@ -33,6 +33,8 @@ class Route(NamedTuple):
     function: Callable[..., object]
     path: str
     options: dict[str, Any]
+    #: Whether it says that the server has ``auth``.
+    needs_auth: bool = False
 
 
 class _Shared(NamedTuple):
@@ -74,9 +76,9 @@ class _Shared(NamedTuple):
 
     def apply_to_route(self, route: Route) -> Route:
         """The registration of a route of the group, with all of its options."""
-        function, path, options = route
+        function, path, options, _ = route
         path = self.path + path
-        auth = options["auth"]
+        auth: bool | None = options["auth"]
         if auth is None:
             if self.scopes or callable(self.auth):
                 has = "scopes" if self.scopes else "an auth of its own"
@@ -84,8 +86,8 @@ class _Shared(NamedTuple):
                     f"{path}: its group has {has}, which routes do not have: expected auth=True "
                     "at the route for the server's auth alone, or auth=False for none"
                 )
-            auth = self.auth is not False
-        return Route(function, path, options | {"auth": auth})
+            return Route(function, path, options | {"auth": self.auth is not False})
+        return Route(function, path, options, needs_auth=auth)
 
 
 class Group(FunctionDecorators):
@@ -128,7 +130,7 @@ class Group(FunctionDecorators):
             raise ValueError(f"timeout_ms: expected milliseconds above 0, got {timeout_ms}")
         checked.own_auth("group", auth)
         prefix, path = checked.text("prefix", prefix), checked.text("path", path)
-        if path and (path[0] != "/" or path[-1] == "/"):
+        if path and (path[0] != "/" or path[-1] == "/" or "//" in path):
             raise ValueError(f"path: expected one such as '/orders', got {path!r}")
         self._shared = _Shared(prefix, path, auth, timeout_ms, tuple(checked.scopes(scopes)))
         self._members: list[Registration | Route | Group] = []
@@ -167,8 +169,8 @@ class Group(FunctionDecorators):
         Args:
             path: What follows the group's path.
             methods: See `ucall.Server.http`.
-            auth: Whether requests must pass the server's ``auth``. By default they must, unless the
-                group has ``auth=False``. In a group with ``scopes``, or an ``auth`` function of its
+            auth: Whether requests must pass the server's ``auth``, which there must be then. By
+                default they must pass it if there is one, unless the group has ``auth=False``. In a group with ``scopes``, or an ``auth`` function of its
                 own, it has to be said, because routes have neither.
             threads: See `ucall.Server.http`.
             stream_body: See `ucall.Server.http`.
@@ -176,7 +178,12 @@ class Group(FunctionDecorators):
 
         Raises:
             RuntimeError: A server has included this group already.
+            TypeError, ValueError: An option is invalid.
         """
+        if path and path[0] != "/":
+            raise ValueError(f"path: expected one such as '/about', or '', got {path!r}")
+        if auth is not None:
+            checked.flag("auth", auth)
 
         def add(function: Function) -> Function:
             options = {
@@ -224,9 +231,10 @@ class Group(FunctionDecorators):
 def registrations(group: Group) -> list[Registration | Route]:
     """The functions and routes of a group, and of the groups in it, with all of their options.
     Nothing may be added to it from then on."""
-    for it in _groups(checked.instance("group", group, Group)):
+    members = list(_registrations(checked.instance("group", group, Group), _Shared()))
+    for it in _groups(group):
         it._is_served = True
-    return list(_registrations(group, _Shared()))
+    return members
 
 
 def _registrations(group: Group, outer: _Shared) -> Iterator[Registration | Route]:

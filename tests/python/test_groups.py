@@ -253,6 +253,25 @@ def test_a_route_does_not_pass_by_what_its_group_demands(options: dict[str, Any]
         ucall.Server(port=0, auth=lambda ctx: "anyone").include(outer)
 
 
+def test_a_route_that_says_so_needs_a_server_with_auth() -> None:
+    group = ucall.Group(path="/secret", auth=lambda ctx: "own")
+    group.http("/checked", auth=True)(path_of)
+    server = ucall.Server(port=0)
+    with pytest.raises(TypeError, match="/secret/checked: the route has auth=True: expected a ser"):
+        server.include(group)
+    for register in (group.http, server.http):
+        with pytest.raises(TypeError, match="auth: expected True or False, got function"):
+            register("/own", auth=lambda ctx: "own")(path_of)  # type: ignore[arg-type]
+
+
+def test_a_group_that_a_server_refuses_stays_open() -> None:
+    group = ucall.Group(path="/shop", scopes=["a"])
+    group.http("/about")(path_of)
+    with pytest.raises(TypeError, match="its group has scopes"):
+        ucall.Server(port=0).include(group)
+    group.add(add)
+
+
 def test_nothing_is_added_after_a_server_has_included_a_group() -> None:
     outer, inner = ucall.Group(), ucall.Group()
     outer.include(inner)
@@ -279,6 +298,7 @@ def test_misuse_of_groups() -> None:
         ({"path": 7}, TypeError, "path: expected a str"),
         ({"path": "orders"}, ValueError, "path: expected one such as '/orders', got 'orders'"),
         ({"path": "/orders/"}, ValueError, "path: expected one such as '/orders'"),
+        ({"path": "/a//b"}, ValueError, "path: expected one such as '/orders'"),
         ({"timeout_ms": 0}, ValueError, "timeout_ms: expected milliseconds above 0"),
         ({"timeout_ms": float("nan")}, ValueError, "timeout_ms: expected"),
         ({"scopes": "a b"}, TypeError, "scopes: expected"),
@@ -293,14 +313,12 @@ def test_misuse_of_groups() -> None:
         ucall.Server(port=0).include(ucall.Server(port=0))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="scopes: expected"):
         group.add(add, scopes=["a b"])
-    for path, error, text in (
-        ("orders", ValueError, "path: expected one such as '/health'"),
-        ("/orders?", ValueError, "path: expected one such as '/health'"),
-    ):
-        routes = ucall.Group()
-        routes.http(path)(path_of)
-        with pytest.raises(error, match=text):
-            ucall.Server(port=0).include(routes)
+    with pytest.raises(ValueError, match="path: expected one such as '/about', or '', got 'ord"):
+        ucall.Group(path="/shop").http("orders")
+    routes = ucall.Group()
+    routes.http("/orders?")(path_of)
+    with pytest.raises(ValueError, match="path: expected one such as '/health'"):
+        ucall.Server(port=0).include(routes)
     reserved = ucall.Group("rpc.")
     reserved.add(add)
     with pytest.raises(ValueError, match=r"reserves rpc\."):

@@ -242,6 +242,85 @@ def test_a_call_ends_whose_items_a_hook_does_not_take(
 
 
 @pytest.mark.parametrize("kind", [*BATCHES, *SLOTS])
+@pytest.mark.parametrize("has_waiter", [False, True])
+def test_a_call_ends_with_the_stream_of_its_hook(
+    new_server: NewServer, kind: str, has_waiter: bool
+) -> None:
+    """Whoever refers to its iterator, or waits for it."""
+    server, kept, tasks = new_server(), list[Any](), list[asyncio.Task[None]]()
+
+    @server.middleware
+    async def raises(ctx: ucall.Context, call: ucall.Call) -> Any:
+        items = await call()
+        if call.params == [1, 0]:
+            return items
+        kept.append(items)
+
+        async def wait() -> None:
+            async for _ in items:
+                pass
+
+        async def later() -> AsyncIterator[Any]:
+            if has_waiter:
+                tasks.append(asyncio.create_task(wait()))
+                await asyncio.sleep(0)
+            else:
+                yield await anext(items)
+            raise KeyError("in mid-stream")
+
+        return later()
+
+    add(server, kind, 1)
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.error("f", [-1, 0])["code"] == -32603
+        assert wire.result("f", [1, 0]) == [0], "it gets the only slot"
+    assert eventually(lambda: all(it.done() for it in tasks), 30)
+    assert len(kept) == 1 and len(tasks) == has_waiter
+
+
+def stops() -> int:
+    return next(iter([]))
+
+
+def stops_async() -> int:
+    raise StopAsyncIteration
+
+
+@pytest.mark.parametrize("function", [stops, stops_async])
+@pytest.mark.parametrize("options", [{}, {"threads": True}, {"processes": 1}])
+def test_a_function_that_raises_stop_iteration(
+    new_server: NewServer, function: Any, options: dict[str, Any]
+) -> None:
+    server = new_server()
+    server.middleware(awaiting)
+    server.add(function, name="f", **options)
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.error("f")["code"] == -32603
+
+
+@pytest.mark.parametrize("end", [StopIteration, StopAsyncIteration])
+def test_an_item_that_is_a_stop_iteration(new_server: NewServer, end: type[Exception]) -> None:
+    server = new_server()
+    server.middleware(awaiting)
+
+    @server.batch
+    def f(values: list[int]) -> Iterator[list[Any]]:
+        yield values
+        yield [end() for _ in values]
+
+    @server.batch
+    def g(values: list[int]) -> list[Any]:
+        return [end() for _ in values]
+
+    server.start()
+    with Wire(server.port) as wire:
+        for method in "fg":
+            assert wire.error(method, [1])["code"] == -32603
+
+
+@pytest.mark.parametrize("kind", [*BATCHES, *SLOTS])
 def test_a_generator_waits_for_a_hook_that_takes_no_items(new_server: NewServer, kind: str) -> None:
     server, go_on = new_server(), threading.Event()
 

@@ -3,12 +3,13 @@
 //! The hook runs in a task on the worker's thread, in the middle of a call, so it cannot start
 //! another one there. It pushes an [`AwaitedStart`] into the queue of outcomes. The worker takes it
 //! in its next poll, and starts the call as one without a caller (`deferral/awaited.rs`). Its
-//! outcome is that of a future, which the hook awaits. The items of a generator are here until the
-//! hook awaits some by another future.
+//! outcome is that of a future, which the hook awaits. The items of a generator wait here: the hook
+//! gets them by further futures.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -90,6 +91,11 @@ impl AwaitedCall {
         self.state().future = Some(future);
     }
 
+    /// What the hook awaits: nothing resolves it any more.
+    pub(crate) fn take_future(&self) -> Option<Py<PyAny>> {
+        self.state().future.take()
+    }
+
     /// Whether the hook awaits something.
     pub(crate) fn is_awaited(&self) -> bool {
         self.state().future.is_some()
@@ -102,7 +108,7 @@ impl AwaitedCall {
         state.items.len() == 1
     }
 
-    /// Whether so many items wait that the generator waits, too.
+    /// Whether the generator waits, because the hook has not taken [`ITEMS_MAX`] items.
     pub(crate) fn is_full(&self) -> bool {
         self.state().items.len() >= ITEMS_MAX
     }
@@ -142,7 +148,9 @@ impl AwaitedCall {
         };
         let Some(future) = future else { return };
         let outcome = outcome.unwrap_or_else(|| Ok(PyList::new(py, items)?.into_any().unbind()));
-        if let Err(error) = resolve(future.bind(py), outcome) {
+        let future = future.bind(py);
+        let resolved = resolve(future, outcome).or_else(|error| resolve(future, Err(error)));
+        if let Err(error) = resolved {
             error.write_unraisable(py, None);
         }
     }
@@ -155,9 +163,24 @@ fn resolve(future: &Bound<'_, PyAny>, outcome: PyResult<Py<PyAny>>) -> PyResult<
     }
     match outcome {
         Ok(value) => future.call_method1(intern!(py, "set_result"), (value,)),
-        Err(error) => future.call_method1(intern!(py, "set_exception"), (error,)),
+        Err(error) => future.call_method1(intern!(py, "set_exception"), (raised_in(py, error),)),
     }
     .map(drop)
+}
+
+/// What a coroutine raises in place of an exception of its function (PEP 479): a future refuses a
+/// `StopIteration`, and a loop takes a `StopAsyncIteration` for its end.
+fn raised_in(py: Python<'_>, error: PyErr) -> PyErr {
+    let name = if error.is_instance_of::<PyStopIteration>(py) {
+        "StopIteration"
+    } else if error.is_instance_of::<PyStopAsyncIteration>(py) {
+        "StopAsyncIteration"
+    } else {
+        return error;
+    };
+    let raised = PyRuntimeError::new_err(format!("the function raised {name}"));
+    raised.set_cause(py, Some(error));
+    raised
 }
 
 /// The value of a result that was written.

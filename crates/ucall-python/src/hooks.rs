@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use pyo3::exceptions::{PyRuntimeError, PySystemError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use ucall_proto::Parts;
 use ucall_server::{Token, unknown_method};
@@ -196,10 +197,13 @@ impl HookedCall {
         self.push(py, DeferredOutcome::Take(awaited))
     }
 
-    /// Cancels what `_begin` has begun last. Any thread may do so: the collector does.
-    fn _cancel(&self) -> PyResult<()> {
-        let awaited = self.awaited().take();
-        if let (Some(awaited), Some(outcomes)) = (awaited, self.target()?.context().outcomes()) {
+    /// Cancels what `_begin` has begun last, and whoever awaits it, on the thread of the loop.
+    fn _cancel(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(awaited) = self.awaited().take() else { return Ok(()) };
+        if let Some(future) = awaited.take_future() {
+            future.bind(py).call_method0(intern!(py, "cancel"))?;
+        }
+        if let Some(outcomes) = self.target()?.context().outcomes() {
             outcomes.cancel(awaited);
         }
         Ok(())

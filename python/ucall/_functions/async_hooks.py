@@ -12,6 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ucall._core import Call, Context
     from ucall._functions.registration import Hook, Registration
 
@@ -20,6 +22,10 @@ __all__ = ["items_of", "later"]
 Later = Callable[["Call"], Awaitable[object]]
 
 _END = object()
+
+#: The calls with items of batches or slots that the hooks around a stream have begun. They end with
+#: it, whatever still refers to their iterators, such as the traceback of a hook that has raised.
+_begun: contextvars.ContextVar[list[Call]] = contextvars.ContextVar("_begun")
 
 
 def later(registration: Registration) -> Later | None:
@@ -33,8 +39,11 @@ def items_of(hook: Hook) -> Hook:
     """An async generator function of the items that an async hook returns."""
 
     async def items(ctx: Context, call: Call) -> AsyncIterator[object]:
-        made: AsyncIterable[object] | Iterable[object] = await hook(ctx, call)
+        begun: list[Call] = []
+        _begun.set(begun)
         async with contextlib.AsyncExitStack() as closing:
+            closing.callback(lambda: [it._cancel() for it in begun])
+            made: AsyncIterable[object] | Iterable[object] = await hook(ctx, call)
             if hasattr(made, "aclose"):
                 closing.push_async_callback(made.aclose)
             elif hasattr(made, "close"):
@@ -56,7 +65,16 @@ async def _returned(call: Call) -> object:
 
 async def _in_process(call: Call) -> object:
     """The result of a function that runs in a process."""
-    return await asyncio.wrap_future(call._proceed())
+    result: Future[object] = call._proceed()
+    loop, is_done = asyncio.get_running_loop(), asyncio.Event()
+    result.add_done_callback(lambda _: loop.call_soon_threadsafe(is_done.set))
+    try:
+        await is_done.wait()
+    except asyncio.CancelledError:
+        result.cancel()
+        raise
+    # Not through a future of asyncio, which refuses a StopIteration.
+    return result.result()
 
 
 async def _in_batch(call: Call) -> object:
@@ -67,9 +85,14 @@ async def _in_batch(call: Call) -> object:
 async def _items_in_batch(call: Call) -> AsyncIterator[object]:
     """An async iterator of the items of a call, whose generator takes batches or has slots. There
     is one once its first items are there."""
-    items = _Items(call)
-    await items.receive()
-    return items
+    if (begun := _begun.get(None)) is not None:
+        begun.append(call)
+    try:
+        items = await _received(call._begin)
+    except BaseException:
+        call._cancel()
+        raise
+    return _items_of_call(call, items)
 
 
 async def _in_thread(call: Call) -> object:
@@ -116,53 +139,22 @@ class _Steps:
             self._variables.run(self._items.close)
 
 
-class _Items:
-    """The items of a call that a generator of batches or slots answers, with others."""
+async def _items_of_call(call: Call, items: list[object] | None) -> AsyncIterator[object]:
+    """`items`, and those that follow. The call ends with the iterator."""
+    try:
+        while items is not None:
+            for item in items:
+                yield item
+            items = await _received(call._take)
+    finally:
+        call._cancel()
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._has_begun = False
-        self._has_ended = False
-        #: Those that have arrived, the next one last.
-        self._items: list[object] = []
 
-    async def receive(self) -> None:
-        """Waits for further items, or for the end of the call."""
-        future: asyncio.Future[list[object] | None] = asyncio.get_running_loop().create_future()
-        if self._has_begun:
-            self._call._take(future)
-        else:
-            self._has_begun = True
-            self._call._begin(future)
-        try:
-            items = await future
-        except BaseException:
-            self._cancel()
-            raise
-        self._has_ended = items is None
-        self._items = [] if items is None else items[::-1]
-
-    def __aiter__(self) -> AsyncIterator[object]:
-        return self
-
-    async def __anext__(self) -> object:
-        while not self._items:
-            if self._has_ended:
-                raise StopAsyncIteration
-            await self.receive()
-        return self._items.pop()
-
-    async def aclose(self) -> None:
-        """Ends the call."""
-        self._cancel()
-
-    def __del__(self) -> None:
-        self._cancel()
-
-    def _cancel(self) -> None:
-        if not self._has_ended:
-            self._has_ended = True
-            self._call._cancel()
+async def _received(begin: Callable[[asyncio.Future[Any]], None]) -> list[object] | None:
+    """Items that have arrived; `None` at the end of the call."""
+    future: asyncio.Future[list[object] | None] = asyncio.get_running_loop().create_future()
+    begin(future)
+    return await future
 
 
 async def _stepped(call: Call, steps: _Steps) -> AsyncIterator[object]:

@@ -50,6 +50,7 @@ class RouteFunctions:
         from ucall._routes import adapt
 
         path, methods = adapt.checked_path(path), adapt.checked_methods(methods)
+        checked.flag("auth", auth)
         if path in self._paths and "POST" in methods:
             raise ValueError(f"POST {path} is for JSON-RPC: use another path")
         adapt.check_overlap(path, {known for _, known in self.methods.routes})

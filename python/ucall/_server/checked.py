@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 __all__ = [
     "challenge",
+    "flag",
     "instance",
     "json_object",
     "listed",
@@ -81,6 +82,12 @@ def port(value: int, name: str = "port") -> int:
 def instance(name: str, value: T, expected: type[T]) -> T:
     if not isinstance(value, expected):
         raise TypeError(f"{name}: expected a ucall.{expected.__name__}, got {type(value).__name__}")
+    return value
+
+
+def flag(name: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: expected True or False, got {type(value).__name__}")
     return value
 
 

@@ -47,6 +47,9 @@ class Decorators(FunctionDecorators):
         """
         for member in registrations(group):
             if isinstance(member, Route):
+                if member.needs_auth and not self._functions.methods.has_auth:
+                    problem = "the route has auth=True: expected a server with auth"
+                    raise TypeError(f"{member.path}: {problem}")
                 self._functions.add_route(member.function, member.path, **member.options)
             else:
                 self._add_function(member.function, member.name, **member.options)
