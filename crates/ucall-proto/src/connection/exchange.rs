@@ -109,7 +109,7 @@ impl ReplyPart {
 }
 
 /// Appends the reply to a call that was deferred.
-fn write_outcome(
+pub(super) fn write_outcome(
     out: &mut Vec<u8>,
     id: &[u8],
     outcome: Result<&[u8], &RpcError>,
@@ -468,6 +468,27 @@ impl<F> Exchanges<F> {
             return None;
         }
         self.take(0)
+    }
+
+    /// Takes the first request if it is this call alone, which waits for its outcome, and if
+    /// `takes` says so. Returns the framing and the id of its reply, which the caller writes.
+    pub(super) fn pop_first_call(
+        &mut self,
+        number: CallNumber,
+        takes: impl FnOnce(&F) -> bool,
+    ) -> Option<(F, Vec<u8>)> {
+        let Exchange { request, framing, reply, .. } = self.waiting.front()?;
+        let ExchangeReply::Single(ReplyPart::Waiting { item, token: None, .. }) = reply else {
+            return None;
+        };
+        if number != (CallNumber { request: *request, item: *item }) || !takes(framing) {
+            return None;
+        }
+        let Exchange { framing, reply, .. } = self.waiting.pop_front()?;
+        let ExchangeReply::Single(ReplyPart::Waiting { id, .. }) = reply else { return None };
+        self.calls -= 1;
+        self.remove_id(&id, number);
+        Some((framing, id))
     }
 
     /// Takes this request if its reply is whole.

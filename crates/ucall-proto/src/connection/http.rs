@@ -4,7 +4,7 @@ use std::mem;
 
 use super::calls::{DocumentOutcome, RequestContext, run_document};
 use super::compression::{ReplyStart, negotiate};
-use super::exchange::{ExchangeReply, ReplyPart};
+use super::exchange::{ExchangeReply, ReplyPart, write_outcome};
 use super::http_body::Body;
 use super::http_framing::{HttpFraming, HttpItems, write_deferred_reply};
 use super::http_route::{self, ResponseFraming};
@@ -16,8 +16,8 @@ use crate::http1::{
 use crate::json::JsonError;
 use crate::rpc::frame::begins_frame;
 use crate::rpc::{
-    CallNumber, CallerIdentity, DocumentOutline, ItemFormat, ItemToken, ROUTE_ID, RpcError,
-    Service, write_error_reply,
+    CallNumber, CallerIdentity, DocumentOutline, ItemFormat, ItemToken, ROUTE_ID, ReplyLimit,
+    RpcError, Service, write_error_reply,
 };
 
 /// The state of the current request, while it is incomplete.
@@ -313,20 +313,48 @@ impl PlainConnection {
     /// after the peer has shut down its side, the last one closes the connection.
     pub(super) fn flush_in_order<S>(&mut self, environment: &mut Environment<'_, S>) {
         while let Some((mut framing, reply)) = self.exchanges.pop_first_whole() {
-            let is_framed = matches!(reply, ExchangeReply::Framed(_));
-            if (environment.drain != Drain::No || self.reading.is_ended())
-                && !is_framed
-                && self.exchanges.is_empty()
-                && self.input.is_empty()
-            {
-                framing.connection = http1::ConnectionOption::Close;
-                self.discard_input();
+            if !matches!(reply, ExchangeReply::Framed(_)) {
+                self.close_after_last(&mut framing, environment);
             }
             let start = ReplyStart::of(environment);
             let negotiation = framing.negotiation;
             self.write_whole(framing, reply, environment);
             start.compress(negotiation, environment);
         }
+    }
+
+    /// Has the reply that is written next be the last one, if the connection is about to end.
+    #[inline]
+    fn close_after_last<S>(&mut self, framing: &mut HttpFraming, environment: &Environment<'_, S>) {
+        if (environment.drain != Drain::No || self.reading.is_ended())
+            && self.exchanges.is_empty()
+            && self.input.is_empty()
+        {
+            framing.connection = http1::ConnectionOption::Close;
+            self.discard_input();
+        }
+    }
+
+    /// Writes the reply to a call straight to the output, if it is the first one and of that call
+    /// alone, as most are. Returns whether it has.
+    pub(super) fn complete_first<S>(
+        &mut self,
+        number: CallNumber,
+        outcome: Result<&[u8], &RpcError>,
+        environment: &mut Environment<'_, S>,
+    ) -> bool {
+        let Protocol::Http(_) = &self.protocol else { return false };
+        let first = self.exchanges.pop_first_call(number, HttpFraming::is_of_call);
+        let Some((mut framing, id)) = first else { return false };
+        self.close_after_last(&mut framing, environment);
+        let start = ReplyStart::of(environment);
+        let Environment { replies, out, limits, .. } = environment;
+        let pending = replies.begin(out, &framing.reply_headers());
+        let limit = ReplyLimit::after(out, limits.reply_bytes_max);
+        write_outcome(out, &id, outcome, &limit);
+        replies.end(out, pending);
+        start.compress(framing.negotiation, environment);
+        true
     }
 
     /// Writes a reply that had to wait.

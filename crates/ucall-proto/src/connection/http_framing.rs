@@ -65,6 +65,12 @@ impl HttpFraming {
         true
     }
 
+    /// Whether it is that of a call alone, whose reply has the status 200.
+    pub(super) fn is_of_call(&self) -> bool {
+        let Self { items, is_newest_mcp, endpoint, response, .. } = self;
+        items.is_none() && is_newest_mcp.is_none() && endpoint.is_none() && response.is_none()
+    }
+
     pub(super) fn reply_headers(&self) -> ReplyHeaders<'_> {
         ReplyHeaders {
             connection: self.connection,

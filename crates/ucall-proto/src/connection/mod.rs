@@ -281,7 +281,9 @@ impl PlainConnection {
         outcome: Result<&[u8], &RpcError>,
         environment: &mut Environment<'_, S>,
     ) {
-        self.exchanges.complete(number, outcome, environment.limits.reply_bytes_max);
+        if !self.complete_first(number, outcome, environment) {
+            self.exchanges.complete(number, outcome, environment.limits.reply_bytes_max);
+        }
         self.flush_completed(number, environment);
         self.resume(environment);
     }

@@ -147,6 +147,27 @@ fn a_batch_has_the_same_limit_wherever_its_calls_are_deferred() {
 }
 
 #[test]
+fn a_deferred_reply_over_http_is_the_same_if_it_waits_for_others() {
+    let overhead = r#"{"jsonrpc":"2.0","id":1,"result":""}"#.len();
+    for (len, is_within) in [(1000, true), (1001, false)] {
+        let result = format!("\"{}\"", "x".repeat(len - overhead));
+        let mut driver = small();
+        driver.receive(post(&later(1)).as_bytes());
+        driver.complete(driver.service.deferred[0], Ok(result.as_bytes()));
+        let alone = driver.sent();
+        assert_eq!(alone.contains("-32603"), !is_within, "{alone}");
+        driver.receive([post(&later(0)), post(&later(1))].concat().as_bytes());
+        let [_, first, second] = driver.service.deferred[..] else { panic!("three calls") };
+        driver.complete(second, Ok(result.as_bytes()));
+        assert_eq!(driver.sent(), "");
+        driver.complete(first, Ok(b"0"));
+        assert!(driver.sent().ends_with(&alone));
+        driver.complete(first, Ok(b"0"));
+        assert_eq!(driver.sent(), "", "it has its reply");
+    }
+}
+
+#[test]
 fn a_handler_that_never_replies_is_an_internal_error() {
     let mut driver = Driver::new();
     driver.receive(br#"{"jsonrpc":"2.0","method":"silent","id":1}"#);
