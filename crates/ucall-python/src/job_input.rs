@@ -3,8 +3,10 @@
 //!
 //! The server's thread makes it without the interpreter's lock. Who runs the function reads it.
 
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use pyo3::prelude::*;
 use ucall_proto::{Binary, CallerIdentity};
 use ucall_server::Reservation;
@@ -24,7 +26,7 @@ pub(crate) struct JobInput(Mutex<Option<Contents>>);
 
 /// The text of a call's params, and its context.
 pub(crate) struct Contents {
-    pub(crate) params: Option<Vec<u8>>,
+    pub(crate) params: Option<InputParams>,
     /// What the call has beside their text.
     pub(crate) binary: Option<Binary>,
     pub(crate) context: Option<CallContext>,
@@ -40,6 +42,34 @@ pub(crate) struct Contents {
     pub(crate) permit: Option<WaitingPermit>,
     /// The memory reserved for the params.
     pub(crate) _reserved: Reservation,
+}
+
+/// The text of a call's params.
+pub(crate) enum InputParams {
+    Own(Bytes),
+    /// Short ones are in the memory of the origin, which ends with the call. One thread allocates
+    /// it and frees it, which costs less than a piece of memory that passes from one to another.
+    WithOrigin(Arc<CallOrigin>),
+}
+
+/// Params up to this length are kept with the origin.
+pub(crate) const SHORT_PARAMS_MAX: usize = 4 << 10;
+
+impl InputParams {
+    pub(crate) fn copied(params: &[u8]) -> Self {
+        Self::Own(Bytes::copy_from_slice(params))
+    }
+}
+
+impl Deref for InputParams {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(text) => text,
+            Self::WithOrigin(origin) => origin.params().unwrap_or_default(),
+        }
+    }
 }
 
 /// What a function gets of the request beside params.

@@ -13,8 +13,8 @@ use crate::request_texts::CopiedTexts;
 
 /// The caller of a call, and its id. Any thread may drop it.
 pub(crate) struct CallOrigin {
-    /// The method, the id and the traceparent.
-    texts: CopiedTexts<3>,
+    /// The method, the id, the traceparent, and the params if they are kept with them.
+    texts: CopiedTexts<4>,
     pub(crate) peer: Option<Peer>,
     pub(crate) transport: Transport,
     user: Option<OriginUser>,
@@ -36,6 +36,16 @@ pub(crate) struct FailedCalls<'a> {
 
 impl CallOrigin {
     pub(crate) fn new(call: &Call<'_>, caller: &Caller, identity: Option<CallerIdentity>) -> Self {
+        Self::with_params(call, caller, identity, None)
+    }
+
+    /// [`CallOrigin::new`], which keeps these params in the memory of the other texts.
+    pub(crate) fn with_params(
+        call: &Call<'_>,
+        caller: &Caller,
+        identity: Option<CallerIdentity>,
+        params: Option<&[u8]>,
+    ) -> Self {
         let (method, meta) = (call.method.unescaped(), call.meta.and_then(Meta::traceparent));
         let in_meta = meta.as_ref().map(|text| text.unescaped());
         // That of `_meta` comes first.
@@ -45,19 +55,20 @@ impl CallOrigin {
         });
         // That of a route is empty.
         let id = call.id.filter(|id| !id.is_empty());
-        let texts = [Some(&*method), id, traceparent];
-        Self::of(texts, caller.peer, caller.transport(call.head), identity)
+        let texts = CopiedTexts::of([Some(&*method), id, traceparent, params]);
+        let (peer, transport) = (caller.peer, caller.transport(call.head));
+        Self { texts, peer, transport, user: identity.map(OriginUser::Identity) }
     }
 
     /// Of the method, the id and the traceparent of a call.
     pub(crate) fn of(
-        texts: [Option<&[u8]>; 3],
+        [method, id, traceparent]: [Option<&[u8]>; 3],
         peer: Option<Peer>,
         transport: Transport,
         identity: Option<CallerIdentity>,
     ) -> Self {
-        let user = identity.map(OriginUser::Identity);
-        Self { texts: CopiedTexts::of(texts), peer, transport, user }
+        let texts = CopiedTexts::of([method, id, traceparent, None]);
+        Self { texts, peer, transport, user: identity.map(OriginUser::Identity) }
     }
 
     /// The origin in another process, where the user has only a name.
@@ -75,6 +86,11 @@ impl CallOrigin {
 
     pub(crate) fn traceparent(&self) -> Option<&[u8]> {
         self.texts.get(2)
+    }
+
+    /// The params, if they are kept with the other texts.
+    pub(crate) fn params(&self) -> Option<&[u8]> {
+        self.texts.get(3)
     }
 
     /// Whether the name of the user was not asked for yet.

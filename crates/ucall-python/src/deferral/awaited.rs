@@ -13,7 +13,7 @@ use crate::errors;
 use crate::ffi::DropAttached;
 use crate::functions::Functions;
 use crate::hooks::{CallTarget, HookedCall};
-use crate::job_input::{CallContext, Contents, JobInput};
+use crate::job_input::{CallContext, Contents, InputParams, JobInput};
 use crate::origin::{CallOrigin, FailedCalls};
 use crate::pool::{Job, Work};
 use crate::procedure::{BatchRules, CallMode, SharedProcedure};
@@ -145,7 +145,7 @@ impl Deferral {
         let binary = parts
             .map(|parts| Binary { parts: Some(parts.clone()), results: ResultFormat::default() });
         Arc::new(JobInput::new(Contents {
-            params: params.map(<[u8]>::to_vec),
+            params: params.map(InputParams::copied),
             binary,
             context: context.map(|context| CallContext::Object(DropAttached::new(context))),
             identity: None,

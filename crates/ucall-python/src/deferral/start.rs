@@ -17,7 +17,7 @@ use crate::contexts::Contexts;
 use crate::ffi::DropAttached;
 use crate::functions::Functions;
 use crate::http_route::RouteRequest;
-use crate::job_input::{CallContext, Contents, JobInput};
+use crate::job_input::{CallContext, Contents, InputParams, JobInput, SHORT_PARAMS_MAX};
 use crate::origin::{CallOrigin, FailedCalls};
 use crate::pool::{GeneratorStart, Job, Work};
 use crate::procedure::{BatchRules, CallMode, SharedProcedure};
@@ -74,6 +74,19 @@ impl CallStart<'_, '_> {
         let &mut Self { call, caller, .. } = self;
         let origin = || Arc::new(CallOrigin::new(call, caller, contexts.identity().cloned()));
         self.origin.get_or_insert_with(origin)
+    }
+
+    /// Copies these params of the call: with its origin, if they are short and that was not copied
+    /// before.
+    fn keep_params(&mut self, contexts: &Contexts, params: Option<&[u8]>) -> Option<InputParams> {
+        let params = params?;
+        if self.origin.is_some() || params.len() > SHORT_PARAMS_MAX {
+            return Some(InputParams::copied(params));
+        }
+        let (identity, params) = (contexts.identity().cloned(), Some(params));
+        let origin = CallOrigin::with_params(self.call, self.caller, identity, params);
+        let origin = self.origin.insert(Arc::new(origin));
+        Some(InputParams::WithOrigin(origin.clone()))
     }
 }
 
@@ -230,8 +243,9 @@ impl Deferral {
         let (context, state) = start.take_context(&functions.contexts);
         // The context has them for hooks.
         let params = start.call.params.filter(|_| start.procedure.hooked.is_none());
+        let kept = start.keep_params(&functions.contexts, params);
         let input = JobInput::new(Contents {
-            params: params.map(<[u8]>::to_vec),
+            params: kept,
             binary: self.binary.clone(),
             context,
             identity: functions.contexts.identity_with_variables(),
@@ -254,11 +268,11 @@ impl Deferral {
         let parts = self.binary.as_ref().and_then(|binary| binary.parts.as_ref());
         let weight = functions.weight_of(procedure, start.call.params, parts)?;
         rules.check_weight(weight).map_err(Failure::Params)?;
+        let (input, state) = self.take_input(functions, &mut start, WaitsFor::Batch);
         if procedure.in_processes.is_some() {
             let origin = start.origin(&functions.contexts).clone();
             functions.find_user(&origin);
         }
-        let (input, state) = self.take_input(functions, &mut start, WaitsFor::Batch);
         let retained = RetainedParams::Input(input.clone());
         let outcome = match rules.yields {
             true => CallItems::of(&start).outcome(),

@@ -23,7 +23,7 @@ use crate::convert::Scratch;
 use crate::errors;
 use crate::ffi::DropAttached;
 use crate::interpreter_shutdown::{register_process, run_tracked};
-use crate::job_input::{CallContext, Contents};
+use crate::job_input::{CallContext, Contents, InputParams};
 use crate::procedure::{CallMode, Procedure, Signature};
 use crate::report::Report;
 
@@ -146,7 +146,7 @@ fn contents(py: Python<'_>, procedure: &Procedure, call: ReceivedCall) -> Conten
     });
     let is_plain = parts.is_none() && results == ResultFormat::Json;
     Contents {
-        params: params.map(|params| params.to_vec()),
+        params: params.map(InputParams::Own),
         binary: (!is_plain).then_some(Binary { parts, results }),
         context,
         identity: None,
