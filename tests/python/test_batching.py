@@ -64,6 +64,29 @@ def test_calls_of_one_turn_are_one_batch(serve: Serve, kind: str) -> None:
     assert max(sizes) >= 10
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_of_any_length_share_a_batch(serve: Serve, kind: str) -> None:
+    """Short ones share memory, from which what could not be written is removed."""
+    lengths = [0, 4094, 4095, 1, 100_000, -1, 7, 4094, 50_000, -1, 2]
+
+    def answer(texts: list[str]) -> list[Any]:
+        counts = [int(text.partition(":")[2]) for text in texts]
+        return ["x" * count if count >= 0 else ["begun", object()] for count in counts]
+
+    server = _serve(serve, kind, answer)
+    texts = [f"{index}:{length}" for index, length in enumerate(lengths)]
+    for order in (texts, texts[::-1]):
+        with Wire(server.port) as wire:
+            wire.send(_calls(order))
+            replies = _replies(wire, len(order))
+        for text, length in zip(texts, lengths, strict=True):
+            if length >= 0:
+                assert replies[text] == "x" * length
+            else:
+                assert replies[text]["code"] == -32603
+    assert max(server.stats()["batches"]["call"]) >= 10
+
+
 def test_sizes_have_a_limit(serve: Serve) -> None:
     server = _serve(serve, "plain", lambda texts: [len(texts)] * len(texts), max_size=4)
     with Wire(server.port) as wire:

@@ -67,13 +67,13 @@ pub(crate) fn call<'py>(
 }
 
 /// Returns the arguments that `procedure` would be called with, all by position.
-pub(crate) fn take<'py>(
+pub(crate) fn take<'py, T: FromIterator<Bound<'py, PyAny>>>(
     py: Python<'py>,
     procedure: &Procedure,
     params: Option<&[u8]>,
     context: Option<Bound<'py, PyAny>>,
     scratch: &mut Scratch,
-) -> Result<Vec<Bound<'py, PyAny>>, Failure> {
+) -> Result<T, Failure> {
     let mut input = Input::new(py, params.unwrap_or(b"[]"), scratch);
     let signature = procedure.signature.as_ref().ok_or_else(|| {
         Failure::Params(ConversionFault::value("unexpected, the function has no signature"))
@@ -265,7 +265,7 @@ impl<'py> Arguments<'py> {
             return ffi::call_with_slots(callable, &self.slots, names);
         };
         // Named params leave nothing for `*args`, so keyword-only slots are the last ones.
-        let named = self.slots.split_off(signature.positional);
+        let named: Vec<_> = self.slots.split_off(signature.positional);
         for (name, value) in names.into_iter().flatten().zip(named) {
             extra.set_item(name, value)?;
         }

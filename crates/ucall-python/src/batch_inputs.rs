@@ -11,13 +11,15 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use smallvec::SmallVec;
 use ucall_proto::arrays::Tensor;
-use ucall_proto::{ResultFormat, RpcError};
+use ucall_proto::{ResultFormat, ResultPart, RpcError};
 use ucall_server::{Reservation, Token};
 
 use crate::arguments::{self, Failure};
 use crate::awaited_call::AwaitedCall;
 use crate::batch_results;
+use crate::batch_texts::{BatchTexts, PlacedText};
 use crate::convert::{self, Scratch};
 use crate::ffi::variables::in_own_variables;
 use crate::ffi::{self, Slots};
@@ -31,6 +33,9 @@ use crate::report::Report;
 
 /// The result of a call, written, or the error to reply with.
 pub(crate) type Written = Result<ResultText, RpcError>;
+
+/// The same while the texts of others are written.
+type Placed = Result<(PlacedText, Vec<ResultPart>), RpcError>;
 
 /// Writes the results and the errors of a batch's calls.
 pub(crate) struct BatchWriter<'a> {
@@ -137,14 +142,20 @@ impl<'a> BatchWriter<'a> {
         let results = result.map_err(Failure::Raised);
         match results.and_then(|result| batch_results::as_list(&result, count)) {
             Ok(results) => {
-                let written = |(call, item): (GroupCall<T>, Bound<'_, PyAny>)| {
-                    let written = match &call.awaited {
+                let (mut texts, mut left) = (BatchTexts::default(), count);
+                let placed = |(call, item): (GroupCall<T>, Bound<'_, PyAny>)| {
+                    left -= 1;
+                    let placed = match &call.awaited {
                         Some(awaited) => Ok(kept(awaited, item)),
-                        None => self.written_item(item, &call),
+                        None => self.write_item(&mut texts, left, item, &call),
                     };
-                    (call.id, written)
+                    (call.id, placed)
                 };
-                calls.into_iter().zip(results.iter()).map(written).collect()
+                let placed = calls.into_iter().zip(results.iter()).map(placed);
+                let placed: Vec<_> = placed.collect();
+                let text_of = texts.finish();
+                let result = |(text, parts)| ResultText { text: text_of(text), parts };
+                placed.into_iter().map(|(id, placed)| (id, placed.map(result))).collect()
             }
             Err(failure) => {
                 // The exception is logged once, and each caller gets the error.
@@ -156,25 +167,34 @@ impl<'a> BatchWriter<'a> {
         }
     }
 
-    fn written_item<T>(&mut self, item: Bound<'_, PyAny>, call: &GroupCall<T>) -> Written {
+    /// Writes the result of a call, which as many others `follow`.
+    fn write_item<T>(
+        &mut self,
+        texts: &mut BatchTexts,
+        follow: usize,
+        item: Bound<'_, PyAny>,
+        call: &GroupCall<T>,
+    ) -> Placed {
         let (py, len_max, format) = (item.py(), self.reply_bytes_max, call.format);
-        let written = batch_results::item_result(item).and_then(|item| {
-            self.procedure.written(&item, len_max, format).map_err(Failure::Result)
+        let placed = batch_results::item_result(item).and_then(|item| {
+            let write =
+                |text: &mut Vec<u8>| self.procedure.write_formatted(text, len_max, &item, format);
+            texts.write(follow, write).map_err(Failure::Result)
         });
         let calls = FailedCalls::one(call.origin.as_deref());
-        written.map_err(|failure| self.failed(py, calls, failure, len_max))
+        placed.map_err(|failure| self.failed(py, calls, failure, len_max))
     }
 }
 
 /// Keeps the result of a call for the hook that awaits it, which gets no text.
-fn kept(awaited: &AwaitedCall, item: Bound<'_, PyAny>) -> ResultText {
+fn kept(awaited: &AwaitedCall, item: Bound<'_, PyAny>) -> (PlacedText, Vec<ResultPart>) {
     let py = item.py();
     let result = batch_results::item_result(item);
     awaited.keep(match result {
         Ok(item) => Ok(item.unbind()),
         Err(failure) => Err(failure.into_exception(py)),
     });
-    ResultText { text: Vec::new(), parts: Vec::new() }
+    (PlacedText::Own(Vec::new()), Vec::new())
 }
 
 impl<T: Copy> Groups<T> {
@@ -234,8 +254,9 @@ impl<T> Group<T> {
 /// A call whose params have been read.
 struct ReadCall<'py, T> {
     call: GroupCall<T>,
-    arguments: Vec<Bound<'py, PyAny>>,
-    /// The shape and the dtype of each argument that is stacked.
+    /// Most functions have one or two.
+    arguments: SmallVec<[Bound<'py, PyAny>; 2]>,
+    /// The shape and the dtype of each argument that is stacked; none if no argument is.
     tensors: Vec<Option<Tensor>>,
 }
 
@@ -258,13 +279,14 @@ impl<'py, T> ReadCall<'py, T> {
         let format = binary.as_ref().map(|binary| binary.results).unwrap_or_default();
         let context = context.map(|context| context.into_object(py)).transpose()?;
         scratch.parts = binary.and_then(|binary| binary.parts);
-        let arguments = arguments::take(py, procedure, params.as_deref(), context, scratch);
+        let arguments: Result<SmallVec<_>, _> =
+            arguments::take(py, procedure, params.as_deref(), context, scratch);
         scratch.parts = None;
         let arguments = arguments?;
-        let tensors = arguments.iter().zip(procedure.columns()).map(|(argument, column)| {
-            (column == Column::Stacked).then(|| convert::tensor_of(argument)).transpose()
-        });
-        let tensors = tensors.collect::<PyResult<_>>()?;
+        let tensors = match procedure.columns().any(|column| column == Column::Stacked) {
+            true => tensors_of(procedure, &arguments)?,
+            false => Vec::new(),
+        };
         let call = GroupCall { id, format, awaited, origin, reserved };
         Ok(Self { call, arguments, tensors })
     }
@@ -275,6 +297,16 @@ impl<'py, T> ReadCall<'py, T> {
         let mut scalars = scalars.filter(|(_, column)| *column == Column::Scalar);
         self.tensors == other.tensors && scalars.all(|((value, other), _)| are_same(value, other))
     }
+}
+
+fn tensors_of(
+    procedure: &Procedure,
+    arguments: &[Bound<'_, PyAny>],
+) -> PyResult<Vec<Option<Tensor>>> {
+    let tensors = arguments.iter().zip(procedure.columns()).map(|(argument, column)| {
+        (column == Column::Stacked).then(|| convert::tensor_of(argument)).transpose()
+    });
+    tensors.collect()
 }
 
 /// Whether two scalar params have the same value. Values that cannot be compared differ.

@@ -141,7 +141,8 @@ impl Functions {
         // The batch reads the params again.
         let untaken = parts.map(|parts| Arc::new(parts.untaken()));
         let parts = std::mem::replace(&mut self.scratch.parts, untaken);
-        let taken = arguments::take(py, procedure, params, context, &mut self.scratch);
+        let taken: Result<Vec<_>, _> =
+            arguments::take(py, procedure, params, context, &mut self.scratch);
         self.scratch.parts = parts;
         let mut arguments = taken?;
         if let Some(index) = procedure.signature.as_ref().and_then(|it| it.context) {

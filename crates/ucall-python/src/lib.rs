@@ -23,6 +23,7 @@ mod batch;
 mod batch_inputs;
 mod batch_results;
 mod batch_sizes;
+mod batch_texts;
 mod bind;
 mod broker_calls;
 mod callbacks;

@@ -4,10 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use ucall_engine::OwningProcess;
-use ucall_proto::{ResultPart, RpcError};
+use ucall_proto::{ResultFormat, ResultPart, RpcError};
 use ucall_server::{OutcomeQueue, Token};
 
 use crate::awaited_call::{AwaitedCall, AwaitedStart};
+use crate::batch_texts::OutcomeText;
+use crate::convert::{self, ConversionFault, Results};
+use crate::procedure::Procedure;
 
 /// How a call or a batch ended.
 pub(crate) enum DeferredOutcome {
@@ -18,7 +21,7 @@ pub(crate) enum DeferredOutcome {
     /// There is room for more of the request's body. The outcome follows.
     TakesBody,
     /// The JSON text of the result, or an error.
-    Text(Result<Vec<u8>, RpcError>),
+    Text(Result<OutcomeText, RpcError>),
     /// The JSON text of the result, and the parts that it refers to.
     Parts(Box<ResultText>),
     /// No outcome: an async hook has the worker start a call.
@@ -29,11 +32,47 @@ pub(crate) enum DeferredOutcome {
     Take(Arc<AwaitedCall>),
 }
 
+impl DeferredOutcome {
+    /// What ends without a result.
+    pub(crate) const fn ended() -> Self {
+        Self::Text(Ok(OutcomeText::Own(Vec::new())))
+    }
+}
+
 /// A result that is written.
 pub(crate) struct ResultText {
-    pub(crate) text: Vec<u8>,
+    pub(crate) text: OutcomeText,
     /// What the text refers to, beside it.
     pub(crate) parts: Vec<ResultPart>,
+}
+
+impl Procedure {
+    /// The text and the parts of a result that is answered later, in this format.
+    pub(crate) fn written(
+        &self,
+        result: &Bound<'_, PyAny>,
+        len_max: usize,
+        format: ResultFormat,
+    ) -> Result<ResultText, ConversionFault> {
+        let mut text = Vec::new();
+        let parts = self.write_formatted(&mut text, len_max, result, format)?;
+        Ok(ResultText { text: text.into(), parts })
+    }
+
+    /// Appends the text of a result in this format, of at most `len_max` bytes. Returns its parts.
+    pub(crate) fn write_formatted(
+        &self,
+        text: &mut Vec<u8>,
+        len_max: usize,
+        result: &Bound<'_, PyAny>,
+        format: ResultFormat,
+    ) -> Result<Vec<ResultPart>, ConversionFault> {
+        let len_max = text.len().saturating_add(len_max);
+        let mut results = Results { format, ..Results::default() };
+        let encode = self.encode.bind(result.py());
+        convert::write_results(text, len_max, result, Some(encode), &mut results)?;
+        Ok(results.parts)
+    }
 }
 
 impl From<Result<ResultText, RpcError>> for DeferredOutcome {

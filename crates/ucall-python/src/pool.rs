@@ -193,7 +193,7 @@ impl Drop for Pool {
 impl Shared {
     /// Runs a job. Returns the outcomes to report.
     fn run(&self, py: Python<'_>, job: Job, scratch: &mut Scratch) -> Ended {
-        let ended = (job.token, DeferredOutcome::Text(Ok(Vec::new())));
+        let ended = (job.token, DeferredOutcome::ended());
         match job.work {
             Work::Call(input) => {
                 // The input of a cancelled call is gone.
@@ -246,9 +246,9 @@ impl Shared {
                         (queue.procedure.clone(), Work::Batch(queue.clone(), calls));
                     self.queue.put_back(Job { token, procedure, work });
                 }
-                None if is_single => more.push((token, DeferredOutcome::Text(Ok(Vec::new())))),
+                None if is_single => more.push((token, DeferredOutcome::ended())),
                 // It wakes while the results are written.
-                None => self.outcomes.send(token, DeferredOutcome::Text(Ok(Vec::new()))),
+                None => self.outcomes.send(token, DeferredOutcome::ended()),
             }
         };
         let outcomes = run_inputs(py, &mut writer, calls.take(), scratch, on_return);

@@ -7,14 +7,13 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
-use ucall_proto::{Parts, Reply, ResultFormat};
+use ucall_proto::{Parts, Reply};
 use ucall_server::{BatchLimits, Overflow, PathPattern, RouteAccess, SeriesIndex};
 
 use crate::access::FunctionAccess;
 use crate::asgi::Mount;
 use crate::convert::{self, ConversionFault, Convert, Results};
 use crate::ffi::DropAttached;
-use crate::outcomes::ResultText;
 use crate::process_batches::ProcessFunction;
 use crate::waiting_limit::WaitingLimit;
 
@@ -405,19 +404,6 @@ impl Procedure {
         }
         let (len_max, encode) = (reply.len_max(), self.encode.bind(result.py()));
         convert::write_results(reply.result(), len_max, result, Some(encode), results)
-    }
-
-    /// The text and the parts of a result that is answered later, in this format.
-    pub(crate) fn written(
-        &self,
-        result: &Bound<'_, PyAny>,
-        len_max: usize,
-        format: ResultFormat,
-    ) -> Result<ResultText, ConversionFault> {
-        let (mut text, encode) = (Vec::new(), self.encode.bind(result.py()));
-        let mut results = Results { format, ..Results::default() };
-        convert::write_results(&mut text, len_max, result, Some(encode), &mut results)?;
-        Ok(ResultText { text, parts: results.parts })
     }
 
     /// Whether the function answers the requests of a route without authentication.

@@ -337,7 +337,7 @@ impl Deferral {
             // In front of an outcome that may have come after the deadline.
             Some(error) => {
                 let going_away = || close_payload(CloseCode::GOING_AWAY, "the server stops");
-                let outcome = if is_open { Ok(going_away()) } else { Err(error) };
+                let outcome = if is_open { Ok(going_away().into()) } else { Err(error) };
                 let outcome = DeferredOutcome::Text(outcome);
                 self.calls.push_front(std::iter::once((token, outcome)));
             }

@@ -177,11 +177,11 @@ impl Deferral {
     ) -> Result<Vec<ResultPart>, RpcError> {
         let future = match outcome {
             DeferredOutcome::Text(written) => {
-                *text = written?;
+                written?.move_to(text);
                 return Ok(Vec::new());
             }
             DeferredOutcome::Parts(result) => {
-                *text = result.text;
+                result.text.move_to(text);
                 return Ok(result.parts);
             }
             DeferredOutcome::Future(future) => future,
@@ -202,7 +202,7 @@ impl Deferral {
             _ => {
                 let written =
                     procedure.written(&it, len_max, call.results).map_err(Failure::Result)?;
-                *text = written.text;
+                written.text.move_to(text);
                 Ok(written.parts)
             }
         });

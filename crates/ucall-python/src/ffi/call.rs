@@ -68,7 +68,7 @@ impl<'py> Slots<'py> {
     }
 
     /// Takes the arguments from `index` on out.
-    pub(crate) fn split_off(&mut self, index: usize) -> Vec<Bound<'py, PyAny>> {
+    pub(crate) fn split_off<T: FromIterator<Bound<'py, PyAny>>>(&mut self, index: usize) -> T {
         self.slots.drain(index + 1..).flatten().collect()
     }
 

@@ -13,6 +13,7 @@ use ucall_server::process_batches::{
 
 use super::origin;
 use crate::batch::{BatchCalls, BatchQueue, LentCalls, Unmeetable};
+use crate::batch_texts::BatchTexts;
 use crate::job_input::Contents;
 use crate::outcomes::{DeferredOutcome, Outcomes, ResultText};
 
@@ -80,7 +81,7 @@ impl SentBatch {
     fn report(self, outcomes: impl Iterator<Item = (Token, DeferredOutcome)>) {
         let unmeetable = self.unmeetable.into_iter();
         let unmeetable = unmeetable.map(|(call, error)| (call, Err(error).into()));
-        let ended = (self.token, DeferredOutcome::Text(Ok(Vec::new())));
+        let ended = (self.token, DeferredOutcome::ended());
         let ended = (!self.has_follower).then_some(ended);
         // Made before the worker's queue is locked.
         let outcomes: Vec<_> = outcomes.chain(unmeetable).chain(ended).collect();
@@ -142,9 +143,16 @@ impl ProcessBatch for SentBatch {
     }
 
     fn finish(mut self: Box<Self>, results: BatchResults) {
-        let text = |CallResult { text, parts }| ResultText { text: text.to_vec(), parts };
+        let mut texts = BatchTexts::default();
+        // The message is in memory that the process needs.
+        let placed = results
+            .into_iter()
+            .map(|result| result.map(|CallResult { text, parts }| (texts.add(&text), parts)));
+        let placed: Vec<_> = placed.collect();
+        let text_of = texts.finish();
         let tokens = mem::take(&mut self.sent).into_iter().map(|(token, ..)| token);
-        self.report(tokens.zip(results.into_iter().map(|result| result.map(text).into())));
+        let result = |(text, parts)| ResultText { text: text_of(text), parts };
+        self.report(tokens.zip(placed.into_iter().map(|placed| placed.map(result).into())));
     }
 
     fn fail(mut self: Box<Self>, error: &RpcError) -> usize {

@@ -59,7 +59,7 @@ impl StreamedCall {
     /// Ends the call with the last part.
     pub(crate) fn finish(&self, py: Python<'_>, text: Vec<u8>) -> PyResult<()> {
         if let Some(token) = self.close(py)? {
-            self.stream.report_outcome(py, token, DeferredOutcome::Text(Ok(text)));
+            self.stream.report_outcome(py, token, DeferredOutcome::Text(Ok(text.into())));
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use super::state::{Progress, StreamState, Waiter};
 use crate::arguments::Failure;
 use crate::awaited_call::AwaitedCall;
 use crate::batch_results;
+use crate::batch_texts::OutcomeText;
 use crate::clock::Clock;
 use crate::convert::ConversionFault;
 use crate::errors;
@@ -409,7 +410,7 @@ impl Stream {
         let token = call.key.token;
         match self.ended_text(py, &mut call, result) {
             Ok(text) => {
-                self.report_outcome(py, token, DeferredOutcome::Text(Ok(text)));
+                self.report_outcome(py, token, DeferredOutcome::Text(Ok(text.into())));
                 Ok(())
             }
             Err(failure) => self.fail(py, &[call], failure),
@@ -429,7 +430,7 @@ impl Stream {
         let calls = FailedCalls::one(call.origin.as_deref());
         let failed =
             |failure| self.context.report.fail(py, &self.procedure, calls, failure, len_max).0;
-        (token, DeferredOutcome::Text(text.map_err(failed)))
+        (token, DeferredOutcome::Text(text.map(OutcomeText::Own).map_err(failed)))
     }
 
     /// The text of a call's result. A hook that awaits the call gets what has ended it instead.
