@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type Client, RpcError } from "../../python/ucall/static/ucall.js";
 import { record, type Exchange } from "./exchange";
-import type { Method } from "./openrpc";
+import type { Method, Params } from "./openrpc";
 
 /** The newest items of a stream that the page keeps. */
 export const ITEMS_MAX = 1_000;
@@ -29,7 +29,7 @@ export function useCall(client: Client, method: Method) {
   // Another client or method ends the call.
   useEffect(() => stop, [client, method.name]);
 
-  async function run(params: unknown[] | Record<string, unknown>): Promise<CallState> {
+  async function run(params: Params): Promise<CallState> {
     stop();
     const own = new AbortController();
     controller.current = own;
@@ -56,7 +56,7 @@ export function useCall(client: Client, method: Method) {
 async function receive(
   client: Client,
   method: Method,
-  params: unknown[] | Record<string, unknown>,
+  params: Params,
   signal: AbortSignal,
   current: CallState,
   show: () => void,

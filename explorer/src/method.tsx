@@ -7,13 +7,14 @@ import { mediaTypeOf } from "./binary";
 import { useCall } from "./call";
 import { ErrorContext, type FieldError } from "./controls";
 import { CopyButton } from "./copy";
-import { Field } from "./fields";
-import { paramsOf, type Credential, type Method, type Parameter } from "./openrpc";
+import { REST_PATH, paramsOf, pathOf, valuesOf } from "./openrpc";
+import type { Credential, Method, Params } from "./openrpc";
 import { Outcome } from "./outcome";
+import { ParamFields, ParamText } from "./params";
 import { Prose } from "./prose";
-import { initialValue, kindOf, typeName, type Resolver } from "./schema";
+import { initialValue, kindOf, type Resolver } from "./schema";
+import { Shape } from "./shape";
 import { SNIPPETS, type Shown } from "./snippets";
-import { memberOf } from "./values";
 
 interface MethodProps {
   method: Method;
@@ -31,14 +32,20 @@ export function MethodView({ method, client, resolver, credential, values }: Met
   const [fieldError, setFieldError] = useState<FieldError>();
   const form = useRef<HTMLFormElement>(null);
   const { state, run, stop } = useCall(client, method);
-  const params = useMemo(() => paramsOf(method, given), [method, given]);
+  // Params that are typed as JSON are sent as they are.
+  const [typed, setTyped] = useState<Params>();
+  const params = useMemo(() => typed ?? paramsOf(method, given), [method, given, typed]);
 
-  const change = (name: string, value: unknown) =>
+  const change = (update: (before: Record<string, unknown>) => Record<string, unknown>) =>
     setGiven((before) => {
-      const changed = { ...before, [name]: value };
+      const changed = update(before);
       values.set(method.name, changed);
       return changed;
     });
+  const type = (changed: Params) => {
+    setTyped(changed);
+    change(() => valuesOf(method, changed));
+  };
   const call = async () => {
     if (!form.current?.reportValidity()) return;
     setFieldError(undefined);
@@ -64,7 +71,15 @@ export function MethodView({ method, client, resolver, credential, values }: Met
         }}
       >
         <ErrorContext.Provider value={fieldError}>
-          <Params method={method} given={given} onChange={change} />
+          {typed ? (
+            <ParamText params={typed} onChange={type} />
+          ) : (
+            <ParamFields
+              method={method}
+              given={given}
+              onChange={(name, value) => change((before) => ({ ...before, [name]: value }))}
+            />
+          )}
         </ErrorContext.Provider>
         <div class="row">
           <button class="primary" aria-keyshortcuts="Control+Enter">
@@ -78,6 +93,11 @@ export function MethodView({ method, client, resolver, credential, values }: Met
           <span class="hint keys">
             or <kbd>Ctrl</kbd>+<kbd>Enter</kbd>
           </span>
+          {method.params.length > 0 && (
+            <button type="button" class="quiet" onClick={() => setTyped(typed ? undefined : params)}>
+              Params as {typed ? "fields" : "JSON"}
+            </button>
+          )}
         </div>
       </form>
       <Outcome state={state} method={method} resolver={resolver} />
@@ -140,43 +160,12 @@ function Docs({ method }: { method: Method }) {
   );
 }
 
-interface ParamsProps {
-  method: Method;
-  given: Record<string, unknown>;
-  onChange(name: string, value: unknown): void;
-}
-
-function Params({ method, given, onChange }: ParamsProps) {
-  if (!method.params.length) return <p class="hint">No params.</p>;
-  return method.params.map((parameter) => (
-    <Field
-      key={parameter.name}
-      schema={parameter.schema ?? {}}
-      path={pathOf(parameter)}
-      label={parameter.name}
-      description={parameter.description ?? parameter.summary}
-      isRequired={parameter.required ?? false}
-      isDeprecated={parameter.deprecated}
-      value={memberOf(given, parameter.name)}
-      onChange={(value) => onChange(parameter.name, value)}
-    />
-  ));
-}
-
 function initialValues(method: Method, resolver: Resolver): Record<string, unknown> {
   const required = method.params.filter((parameter) => parameter.required);
   return Object.fromEntries(
     required.map(({ name, schema }) => [name, initialValue(resolver.resolve(schema), resolver)]),
   );
 }
-
-/** The path of a param in the server's errors. Those of `*args` have only a place there. */
-function pathOf({ name, "x-rest": rest }: Parameter): string {
-  if (rest === "named") return "params";
-  return rest ? REST_PATH : `params.${name}`;
-}
-
-const REST_PATH = "params*";
 
 /** A path by place as the form has it: `params[0]` is the first param. */
 function withName(text: string, { params }: Method): string {
@@ -208,12 +197,11 @@ function lengthOf({ dataset: { path = "" } }: HTMLElement): number {
 
 function Returns({ method, resolver }: { method: Method; resolver: Resolver }) {
   const { result, errors = [] } = method;
-  const schema = resolver.resolve(method["x-item"] ?? result?.schema);
   return (
     <dl>
       <dt>{method["x-stream"] ? "Yields" : "Returns"}</dt>
       <dd>
-        <span class="type">{typeName(schema, resolver)}</span>
+        <Shape schema={method["x-item"] ?? result?.schema} resolver={resolver} isOpen />
         {result?.description && <Prose text={result.description} />}
       </dd>
       {errors.map(({ code, message }) => (
@@ -228,7 +216,7 @@ function Returns({ method, resolver }: { method: Method; resolver: Resolver }) {
 
 interface SnippetsProps {
   method: Method;
-  params: unknown[] | Record<string, unknown>;
+  params: Params;
   credential?: Credential;
   shown: Shown;
 }

@@ -94,11 +94,18 @@ export function tokenOf(credential?: Credential): string | undefined {
   return /^bearer +(.+)$/i.exec(credential.value)?.[1];
 }
 
+/** The path of a param in the server's errors. Those of `*args` have only a place there. */
+export function pathOf({ name, "x-rest": rest }: Parameter): string {
+  if (rest === "named") return "params";
+  return rest ? REST_PATH : `params.${name}`;
+}
+
+export const REST_PATH = "params*";
+
+export type Params = unknown[] | Record<string, unknown>;
+
 /** The params of a call: by name if the method takes them so. */
-export function paramsOf(
-  method: Method,
-  values: Record<string, unknown>,
-): unknown[] | Record<string, unknown> {
+export function paramsOf(method: Method, values: Record<string, unknown>): Params {
   const value = (name: string) => memberOf(values, name);
   const [named, positional] = restOf(method).map((name) => name !== undefined && value(name));
   const given = method.params.filter((parameter) => !parameter["x-rest"]);
@@ -110,6 +117,21 @@ export function paramsOf(
   const list = given.map(({ name }) => value(name));
   while (list.length && list.at(-1) === undefined) list.pop();
   return [...list, ...((positional || []) as unknown[])];
+}
+
+/** The values of a form that has these params. */
+export function valuesOf(method: Method, params: Params): Record<string, unknown> {
+  const [named, positional] = restOf(method);
+  const names = method.params.filter((it) => !it["x-rest"]).map(({ name }) => name);
+  if (Array.isArray(params)) {
+    const given = names.slice(0, params.length).map((name, at) => [name, params[at]] as const);
+    const rest = positional && { [positional]: params.slice(names.length) };
+    return { ...Object.fromEntries(given), ...rest };
+  }
+  const entries = Object.entries(params);
+  const known = entries.filter(([name]) => names.includes(name));
+  const others = entries.filter(([name]) => !names.includes(name));
+  return { ...Object.fromEntries(known), ...(named && { [named]: Object.fromEntries(others) }) };
 }
 
 /** The names of the parameters that take all further params, by name and by position. */

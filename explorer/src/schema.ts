@@ -204,16 +204,18 @@ export function typeName(schema: Schema, resolver: Resolver): string {
       return schema.title ?? "one of";
     case "union":
       return variantsOf(schema)
-        .map((variant) => typeName(resolver.resolve(variant), resolver))
+        .map((variant) => innerName(variant, resolver))
         .join(" | ");
     case "array":
       return ["array", schema["x-ucall"]?.dtype && `of ${schema["x-ucall"].dtype}`]
         .filter(Boolean)
         .join(" ");
     case "list":
-      return `list of ${typeName(resolver.resolve(schema.items as Schema), resolver)}`;
+      return `list of ${innerName(schema.items as Schema, resolver)}`;
     case "map":
-      return "object of any names";
+      return typeof schema.additionalProperties === "object"
+        ? `object of ${innerName(schema.additionalProperties, resolver)}`
+        : "object of any names";
     case "object":
       return schema.title ?? "object";
     case "string":
@@ -221,6 +223,12 @@ export function typeName(schema: Schema, resolver: Resolver): string {
     default:
       return kind;
   }
+}
+
+/** A type that has a name is called by it, since it may contain itself. */
+function innerName(schema: Schema | undefined, resolver: Resolver): string {
+  const name = schema && referenceOf(schema);
+  return name ? nameOf(name) : typeName(resolver.resolve(schema), resolver);
 }
 
 /** The constraints of a schema in words. */

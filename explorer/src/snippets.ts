@@ -1,7 +1,7 @@
 /** Calls as programs: for curl, Python, the command `ucall` and JavaScript. */
 
 import { below } from "./address";
-import type { Credential, Method } from "./openrpc";
+import type { Credential, Method, Params } from "./openrpc";
 import { FileValue, isExactInteger } from "./values";
 
 /** What a result is shown as. */
@@ -9,7 +9,7 @@ export type Shown = "json" | "array" | "bytes" | "image";
 
 export interface Call {
   method: Method;
-  params: unknown[] | Record<string, unknown>;
+  params: Params;
   /** Where calls are sent. */
   url: string;
   credential?: Credential;
