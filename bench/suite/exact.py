@@ -28,8 +28,6 @@ from bench.suite import servers
 from bench.suite.plan import SINGLE
 from bench.suite.servers import Server
 
-FEW, MANY = 1000, 11000
-STEPS = MANY - FEW
 REPORT_SECONDS_MAX = 10
 PART_SECONDS = 8.0
 
@@ -62,6 +60,8 @@ class Tool:
     prefix: tuple[str, ...]
     file_option: str
     parse: Parser
+    #: The requests of the shorter run, a tenth of those that the longer one has beyond them.
+    few: int = 1000
 
     def wrap(self, command: Sequence[str], report: Path) -> list[str]:
         return [*self.prefix, self.file_option.format(report), *command]
@@ -97,7 +97,8 @@ CALLGRIND = Tool(
     callgrind_totals,
 )
 PERF = Tool("perf", ("perf", "stat", "-x,", "-e", "instructions:u"), "--output={}", perf_totals)
-STRACE = Tool("strace", ("strace", "-f", "-c"), "--output={}", strace_totals)
+#: It stops the server at each system call, and counts few of them as exactly as many.
+STRACE = Tool("strace", ("strace", "-f", "-c"), "--output={}", strace_totals, few=200)
 
 
 def figures(server: Server, sent: Sequence[bytes] = (request.http_request(0),)) -> Figures:
@@ -129,8 +130,9 @@ def a_call(tool: Tool, server: Server, sent: Sequence[bytes]) -> dict[str, float
         raise ToolError(f"{tool.prefix[0]} is not installed")
     if reason := why_it_counts_nothing(tool):
         raise ToolError(reason)
-    few, many = (totals(tool, server, sent, requests) for requests in (FEW, MANY))
-    costs = {name: (count - few.get(name, 0)) / STEPS for name, count in many.items()}
+    steps = 10 * tool.few
+    few, many = (totals(tool, server, sent, count) for count in (tool.few, tool.few + steps))
+    costs = {name: (count - few.get(name, 0)) / steps for name, count in many.items()}
     return {name: cost for name, cost in costs.items() if abs(cost) >= 0.001}
 
 
