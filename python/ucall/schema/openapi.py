@@ -207,11 +207,13 @@ def _body(method: Method, files: list[Parameter]) -> tuple[Json, list[Json]]:
 
 
 def _query_param(param: Parameter) -> Json:
+    """A param beside a file. Generated clients would send a default beside a form."""
+    schema = {name: it for name, it in param.schema.items() if name != "default"}
     return {
         "name": param.name,
         "in": "query",
         **_given("description", param.description),
-        "schema": param.schema,
+        "schema": schema,
     }
 
 
