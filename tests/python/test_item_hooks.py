@@ -279,6 +279,30 @@ def test_a_call_ends_with_the_stream_of_its_hook(
     assert len(kept) == 1 and len(tasks) == has_waiter
 
 
+@pytest.mark.parametrize("kind", [*BATCHES, *SLOTS])
+def test_a_call_ends_whose_iterator_a_hook_closes(new_server: NewServer, kind: str) -> None:
+    server, go_on = new_server(), threading.Event()
+
+    @server.middleware
+    async def closes(ctx: ucall.Context, call: ucall.Call) -> Any:
+        items = await call()
+        if call.params == [1, 0]:
+            return items
+        first = await anext(items)
+        await items.aclose()
+        while not go_on.is_set():
+            await asyncio.sleep(0.001)
+        return [first]
+
+    add(server, kind, 1)
+    server.start()
+    with Wire(server.port) as wire, Wire(server.port) as other:
+        wire.send(request("f", [-1, 0]))
+        assert other.result("f", [1, 0]) == [0], "it gets the only slot"
+        go_on.set()
+        assert wire.message()["result"] == [0]
+
+
 def stops() -> int:
     return next(iter([]))
 

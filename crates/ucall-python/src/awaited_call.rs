@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration, PyStopIteration};
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -148,9 +148,7 @@ impl AwaitedCall {
         };
         let Some(future) = future else { return };
         let outcome = outcome.unwrap_or_else(|| Ok(PyList::new(py, items)?.into_any().unbind()));
-        let future = future.bind(py);
-        let resolved = resolve(future, outcome).or_else(|error| resolve(future, Err(error)));
-        if let Err(error) = resolved {
+        if let Err(error) = resolve(future.bind(py), outcome) {
             error.write_unraisable(py, None);
         }
     }
@@ -168,17 +166,12 @@ fn resolve(future: &Bound<'_, PyAny>, outcome: PyResult<Py<PyAny>>) -> PyResult<
     .map(drop)
 }
 
-/// What a coroutine raises in place of an exception of its function (PEP 479): a future refuses a
-/// `StopIteration`, and a loop takes a `StopAsyncIteration` for its end.
+/// What a coroutine raises in place of a `StopIteration` (PEP 479), which a future refuses.
 fn raised_in(py: Python<'_>, error: PyErr) -> PyErr {
-    let name = if error.is_instance_of::<PyStopIteration>(py) {
-        "StopIteration"
-    } else if error.is_instance_of::<PyStopAsyncIteration>(py) {
-        "StopAsyncIteration"
-    } else {
+    if !error.is_instance_of::<PyStopIteration>(py) {
         return error;
-    };
-    let raised = PyRuntimeError::new_err(format!("the function raised {name}"));
+    }
+    let raised = PyRuntimeError::new_err("the function raised StopIteration");
     raised.set_cause(py, Some(error));
     raised
 }
