@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = Path(sys.executable).parent
-BYTES_MAX = 3_500_000
+BYTES_MAX = 5_500_000
 # The platform of each target's wheels: on Linux the policy of auditwheel that they must meet, on
 # macOS the oldest version of it.
 PLATFORMS = {
