@@ -103,7 +103,8 @@ class Environment:
     def imported(self) -> str:
         """What ``from ucall import Server`` prints, with its error."""
         program = "from ucall import Server; print('made by', Server.__module__)"
-        done = subprocess.run([self._python, "-c", program], capture_output=True, text=True)
+        command = [self._python, "-I", "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True)
         return done.stdout + done.stderr
 
 
