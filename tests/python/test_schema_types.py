@@ -180,7 +180,7 @@ def _values() -> list[Any]:
     """Values that all types are tried with: making them takes longer than trying them."""
     values: list[Any] = []
 
-    @settings(max_examples=100, deadline=None, database=None)
+    @settings(max_examples=60, deadline=None, database=None)
     @given(_JSON)
     def keep(value):
         values.append(value)
