@@ -170,8 +170,9 @@ class Group(FunctionDecorators):
             path: What follows the group's path.
             methods: See `ucall.Server.http`.
             auth: Whether requests must pass the server's ``auth``, which there must be then. By
-                default they must pass it if there is one, unless the group has ``auth=False``. In a group with ``scopes``, or an ``auth`` function of its
-                own, it has to be said, because routes have neither.
+                default they must pass it if there is one, unless the group has ``auth=False``. In a
+                group with ``scopes``, or an ``auth`` function of its own, it has to be said,
+                because routes have neither.
             threads: See `ucall.Server.http`.
             stream_body: See `ucall.Server.http`.
             max_body_bytes: See `ucall.Server.http`.

@@ -23,9 +23,9 @@ Later = Callable[["Call"], Awaitable[object]]
 
 _END = object()
 
-#: The calls with items of batches or slots that the hooks around a stream have begun. They end with
-#: it, whatever still refers to their iterators, such as the traceback of a hook that has raised.
-_begun: contextvars.ContextVar[list[Call]] = contextvars.ContextVar("_begun")
+#: What the stream of a hook closes at its end. So a call with items of batches or slots ends with
+#: it, whatever still refers to their iterator, such as the traceback of a hook that has raised.
+_closing: contextvars.ContextVar[contextlib.AsyncExitStack] = contextvars.ContextVar("_closing")
 
 
 def later(registration: Registration) -> Later | None:
@@ -39,10 +39,8 @@ def items_of(hook: Hook) -> Hook:
     """An async generator function of the items that an async hook returns."""
 
     async def items(ctx: Context, call: Call) -> AsyncIterator[object]:
-        begun: list[Call] = []
-        _begun.set(begun)
         async with contextlib.AsyncExitStack() as closing:
-            closing.callback(lambda: [it._cancel() for it in begun])
+            _closing.set(closing)
             made: AsyncIterable[object] | Iterable[object] = await hook(ctx, call)
             if hasattr(made, "aclose"):
                 closing.push_async_callback(made.aclose)
@@ -85,8 +83,8 @@ async def _in_batch(call: Call) -> object:
 async def _items_in_batch(call: Call) -> AsyncIterator[object]:
     """An async iterator of the items of a call, whose generator takes batches or has slots. There
     is one once its first items are there."""
-    if (begun := _begun.get(None)) is not None:
-        begun.append(call)
+    if (closing := _closing.get(None)) is not None:
+        closing.callback(call._cancel)
     try:
         items = await _received(call._begin)
     except BaseException:
