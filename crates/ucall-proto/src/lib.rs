@@ -57,6 +57,6 @@ pub use rpc::mcp::{CANCELLED, RESPONSE, WHOLE_REPLY};
 pub use rpc::{
     AuthenticationError, Binary, Call, CallNumber, CallOutcome, CallRefusal, CallerIdentity,
     McpRequest, Meta, Part, PartError, Parts, Reply, Response, ResponseBody, ResultFormat,
-    ResultPart, RpcError, Service, inline_results, part_reference, part_references,
+    ResultPart, RpcError, Service, inline_results, part_reference, part_references, reply_apart,
 };
 pub use ucall_buffer::POOLED_BYTES_MIN;

@@ -14,7 +14,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ucall_proto::RpcError;
-use ucall_server::Token;
+use ucall_server::{CallId, Token};
 
 use crate::convert::{Convert, Input, Scratch};
 use crate::errors;
@@ -37,6 +37,8 @@ struct State {
     future: Option<Py<PyAny>>,
     /// Since the worker has started it.
     token: Option<Token>,
+    /// Set if it is that of a native procedure.
+    native: Option<CallId>,
     /// What the function has returned or raised, if that is known as an object.
     outcome: Option<PyResult<Py<PyAny>>>,
     /// What its generator has yielded.
@@ -76,6 +78,15 @@ impl AwaitedCall {
     /// The token of a call that has been started.
     pub(crate) fn token(&self) -> Option<Token> {
         self.state().token
+    }
+
+    /// The worker runs it as a call of a native procedure.
+    pub(crate) fn set_native(&self, call: CallId) {
+        self.state().native = Some(call);
+    }
+
+    pub(crate) fn native(&self) -> Option<CallId> {
+        self.state().native
     }
 
     pub(crate) fn cancel(&self) {

@@ -1,5 +1,7 @@
 //! `ucall.Context`: a function's view of the call that it answers.
 
+mod native;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

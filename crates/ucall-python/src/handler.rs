@@ -16,7 +16,8 @@ use ucall_proto::{
 };
 use ucall_server::{
     CallAccess, CallId, CallMetrics, Caller, DrainReport, Handler, LoggedCall, Mailbox,
-    MemoryBudget, MissingScopes, Polled, Publisher, RunLimit, SeriesIndex, ServerMessage, Turn,
+    MemoryBudget, MissingScopes, NativeRequest, Polled, Publisher, RunLimit, SeriesIndex,
+    ServerMessage, Turn,
 };
 
 use crate::asgi::Mount;
@@ -241,6 +242,15 @@ impl Handler for Interpreter {
         procedure.is_idempotent
     }
 
+    #[inline]
+    fn next_native(&mut self) -> Option<NativeRequest> {
+        self.deferral.next_native()
+    }
+
+    fn native_replied(&mut self, call: CallId, reply: Result<&[u8], RpcError>) {
+        self.deferral.native_replied(&mut self.functions, call, reply);
+    }
+
     fn call_rejected(&mut self, procedure: Option<&SharedProcedure>, error: &RpcError) {
         let series = procedure.and_then(|procedure| procedure.series).unwrap_or(SeriesIndex::OTHER);
         self.functions.timing.record_since_receipt(series, Some(error.code));
@@ -396,7 +406,7 @@ impl Handler for Interpreter {
     }
 
     fn cancel(&mut self, connection: Id) {
-        if self.deferral.calls.count() > 0 {
+        if self.deferral.calls.count() > 0 || self.deferral.awaits_natives() {
             self.deferral.cancel_connection(&mut self.functions, connection);
         }
     }

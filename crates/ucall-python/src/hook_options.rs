@@ -21,12 +21,17 @@ pub(crate) struct HookOptions {
 impl HookOptions {
     /// What the server runs for a call of `function`.
     pub(crate) fn around(self, py: Python<'_>, function: Procedure) -> PyResult<Procedure> {
-        self.enclose(py, function, true)
+        self.enclose(py, function, true, false)
     }
 
     /// What the server runs for a call of a method that there is not, in place of `nothing`.
     pub(crate) fn around_nothing(self, py: Python<'_>, nothing: Procedure) -> PyResult<Procedure> {
-        self.enclose(py, nothing, false)
+        self.enclose(py, nothing, false, false)
+    }
+
+    /// What the server runs for calls of native procedures, in place of `native`.
+    pub(crate) fn around_natives(self, py: Python<'_>, native: Procedure) -> PyResult<Procedure> {
+        self.enclose(py, native, true, true)
     }
 
     fn enclose(
@@ -34,6 +39,7 @@ impl HookOptions {
         py: Python<'_>,
         mut function: Procedure,
         is_known: bool,
+        is_native: bool,
     ) -> PyResult<Procedure> {
         let Self { outermost, inner, inner_async, mode, later, names } = self;
         let mode = CallMode::from_description(&mode, None, None)?;
@@ -60,6 +66,7 @@ impl HookOptions {
                 later,
                 function: function.shared(),
                 is_known,
+                is_native,
                 names,
             })),
             ..Procedure::new(name, outermost, None, encode, mode)

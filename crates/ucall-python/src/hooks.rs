@@ -238,6 +238,11 @@ impl CallTarget {
         &self.hooked.function
     }
 
+    /// Whether that is a native procedure.
+    pub(crate) fn is_native(&self) -> bool {
+        self.hooked.is_native
+    }
+
     #[inline]
     pub(crate) fn context(&self) -> &Context {
         self.context.get()

@@ -166,7 +166,7 @@ mod _core {
     #[pymodule_export]
     use crate::server::Server;
     #[pymodule_export]
-    use crate::server_hooks::{set_error_finder, set_unknown_hooks};
+    use crate::server_hooks::{set_error_finder, set_native_hooks, set_unknown_hooks};
     #[pymodule_export]
     use crate::server_stats::{count_loaded_model, metrics_text, seed_batches};
     #[pymodule_export]

@@ -74,6 +74,8 @@ pub(crate) struct Hooked {
     pub(crate) function: SharedProcedure,
     /// Whether there is such a method.
     pub(crate) is_known: bool,
+    /// Whether the worker runs it: a native procedure, of the name that the call has.
+    pub(crate) is_native: bool,
     /// The names of all hooks, for the log.
     pub(crate) names: String,
 }

@@ -25,6 +25,22 @@ pub(crate) fn set_unknown_hooks(
     Ok(())
 }
 
+/// Has async hooks run around the calls of native procedures.
+#[pyfunction]
+pub(crate) fn set_native_hooks(
+    server: &Bound<'_, Server>,
+    encode: Py<PyAny>,
+    hooks: HookOptions,
+) -> PyResult<()> {
+    let (py, name) = (server.py(), "a native procedure".to_owned());
+    // The procedure itself has a series.
+    let native = Procedure::new(name, py.None(), None, encode, CallMode::Inline);
+    let procedures = &server.get().procedures;
+    procedures.want_peers();
+    procedures.set_native_hooks(hooks.around_natives(py, native)?.shared());
+    Ok(())
+}
+
 /// Has a server's next run find the errors of exceptions by `find`, which returns a
 /// `ucall.RPCError` or None.
 #[pyfunction]

@@ -74,6 +74,11 @@ impl Channel {
         Self { sessions, connection, takes_messages, procedure, session: Mutex::default() }
     }
 
+    /// The connection.
+    pub(crate) fn connection(&self) -> Id {
+        self.connection
+    }
+
     /// Keeps the session that the connection has by now, also once it is closed.
     pub(crate) fn find_session(&self, py: Python<'_>) {
         if let Some(session) = self.sessions.find(py, self.connection) {

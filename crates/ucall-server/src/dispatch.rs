@@ -36,6 +36,7 @@ pub(crate) use interceptor::RejectionReason;
 mod authentication;
 mod interceptor;
 mod mounted;
+mod natives;
 mod route;
 
 /// Why calls may be refused, and when.
@@ -160,7 +161,7 @@ impl<H: Handler> Dispatcher<H> {
         if !self.natives.are_used() {
             return None;
         }
-        let (call, polled) = self.natives.poll_reply(text)?;
+        let (call, polled) = self.poll_native(text)?;
         Some(self.wrap_tool(call, polled, text))
     }
 
@@ -247,6 +248,11 @@ impl<H: Handler> Dispatcher<H> {
         let Self { handler, procedures, process, .. } = self;
         let name = call.method.unescaped();
         let is_reserved = name.starts_with(b"rpc.") || name.starts_with(b"$/");
+        if let Some(procedure) = natives::hooks_around(procedures, &name) {
+            let outcome = handler.call(procedure, call, caller, reply);
+            process.end_child();
+            return outcome;
+        }
         if let Some(procedure) = procedures.unknown().filter(|_| !is_reserved) {
             let outcome = handler.call(procedure, call, caller, reply);
             process.end_child();

@@ -18,6 +18,7 @@ use crate::caller::{CallId, Caller};
 use crate::deferred_calls::RunLimit;
 use crate::mailbox::Mailbox;
 use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
+use crate::native::NativeRequest;
 use crate::overflow::Overflow;
 use crate::protected_resource::MissingScopes;
 use crate::publisher::Publisher;
@@ -111,6 +112,18 @@ pub trait Handler {
     /// call are in [`Polled::Parts`].
     fn take_result_parts(&mut self) -> Vec<ResultPart> {
         Vec::new()
+    }
+
+    /// What the hooks around native procedures have the worker do next: see
+    /// [`Procedures::set_native_hooks`](crate::Procedures::set_native_hooks).
+    fn next_native(&mut self) -> Option<NativeRequest> {
+        None
+    }
+
+    /// Takes the outcome of a call by [`Handler::next_native`]: the text of its result, or its
+    /// error.
+    fn native_replied(&mut self, call: CallId, reply: Result<&[u8], RpcError>) {
+        let _ = (call, reply);
     }
 
     /// Reports a call that is answered with an error and not run. Its method may be unknown.

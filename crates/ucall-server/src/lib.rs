@@ -77,8 +77,8 @@ pub use metrics::{
     UpstreamMetrics, WaitsFor,
 };
 pub use native::{
-    NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome, NativeOutcomes,
-    NativeProcedure,
+    InnerCall, NativeCall, NativeContext, NativeHandler, NativeModule, NativeOutcome,
+    NativeOutcomes, NativeProcedure, NativeRequest,
 };
 pub use overflow::Overflow;
 pub use procedures::Procedures;

@@ -30,6 +30,8 @@ pub(crate) struct ProcedureTable<P> {
     routes: RouteTable<P>,
     /// Answers calls of methods that are not in the table.
     unknown: Option<Arc<P>>,
+    /// Has the hooks around native procedures, if there are any.
+    native_hooks: Option<Arc<P>>,
     /// `None` if the server has no MCP.
     mcp: Option<McpTable<P>>,
     /// `None` if the server has no models.
@@ -44,6 +46,7 @@ impl<P> Default for ProcedureTable<P> {
             natives: NativeTable::default(),
             routes: RouteTable::default(),
             unknown: None,
+            native_hooks: None,
             mcp: None,
             inference: None,
         }
@@ -58,6 +61,7 @@ impl<P> Clone for ProcedureTable<P> {
             natives: self.natives.clone(),
             routes: self.routes.clone(),
             unknown: self.unknown.clone(),
+            native_hooks: self.native_hooks.clone(),
             mcp: self.mcp.clone(),
             inference: self.inference.clone(),
         }
@@ -165,6 +169,15 @@ impl<P> Procedures<P> {
     /// reserved for the protocol: `rpc.` and `$/`.
     pub fn set_unknown(&self, procedure: P) {
         self.change(|table| table.unknown = Some(Arc::new(procedure)));
+    }
+
+    /// Has `procedure` answer calls of native procedures. It may have the worker run them by
+    /// [`Handler::next_native`](crate::Handler::next_native).
+    pub fn set_native_hooks(&self, procedure: P) {
+        self.change(|table| {
+            table.natives.set_hooked();
+            table.native_hooks = Some(Arc::new(procedure));
+        });
     }
 
     /// Has `procedure` answer HTTP requests other than calls: those of a path and these methods. A
@@ -361,6 +374,11 @@ impl<P> ProcedureCache<P> {
     /// What answers calls of methods that there are not.
     pub(crate) fn unknown(&self) -> Option<&P> {
         self.table.unknown.as_deref()
+    }
+
+    /// What answers calls of native procedures, if hooks are around them.
+    pub(crate) fn native_hooks(&self) -> Option<&P> {
+        self.table.native_hooks.as_deref()
     }
 
     /// The procedures of the handler.

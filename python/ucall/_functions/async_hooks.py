@@ -80,6 +80,11 @@ async def _in_batch(call: Call) -> object:
     return await _elsewhere(call, None)
 
 
+async def _in_worker(call: Call) -> object:
+    """The result of a native procedure."""
+    return await _elsewhere(call, None)
+
+
 async def _items_in_batch(call: Call) -> AsyncIterator[object]:
     """An async iterator of the items of a call, whose generator takes batches or has slots. There
     is one once its first items are there."""
@@ -114,6 +119,7 @@ _LATER: dict[str, Later | None] = {
     "generator": _returned,
     "async_generator": _returned,
     "thread_generator": _items_in_thread,
+    "native": _in_worker,
 }
 
 

@@ -26,6 +26,7 @@ _AWAITED = {
     "task": "it is async",
     "async_generator": "it is async",
     "future": "it runs in processes",
+    "native": "they are answered without Python",
 }
 
 

@@ -74,6 +74,8 @@ class Functions(RouteFunctions):
         self._added: dict[str, _Added] = {}
         #: The hooks of the server, from the outside in.
         self._hooks: tuple[Hook, ...] = ()
+        #: Those of them that run around native procedures, too.
+        self._native_hooks: tuple[Hook, ...] = ()
         #: The names of methods that other servers answer; some end in ``*``.
         self._relayed: set[str] = set()
         self.pools = Pools(core, replies, process_start_timeout_s, spans)
@@ -251,7 +253,7 @@ class Functions(RouteFunctions):
         if self._models is not None:
             self._models.change()
 
-    def add_hook(self, hook: Hook) -> None:
+    def add_hook(self, hook: Hook, *, native: bool) -> None:
         """Puts a hook around all functions, within the earlier ones: see
         `ucall.Server.middleware`."""
         if self._core.is_running:
@@ -259,18 +261,27 @@ class Functions(RouteFunctions):
         hooks = (*self._hooks, *self._checked_hooks([hook]))
         added = self._added.items()
         complete = {name: self._complete(name, it, hooks) for name, it in added}
-        unknown = self._complete("unknown methods", self._unknown(), hooks)
+        unknown = self._complete("unknown methods", self._without_function("inline"), hooks)
+        if native:
+            self._add_native_hook(hook)
         self._hooks = hooks
         for name, it in added:
             self._insert(name, it, complete[name])
         self.is_async |= unknown.runs_as == "task"
         _core.set_unknown_hooks(self._core, self.methods.types.encode, unknown.hooks)
 
-    def _unknown(self) -> _Added:
+    def _add_native_hook(self, hook: Hook) -> None:
+        hooks = (*self._native_hooks, hook)
+        natives = self._complete("native procedures", self._without_function("native"), hooks)
+        self._native_hooks = hooks
+        self.is_async = True
+        _core.set_native_hooks(self._core, self.methods.types.encode, natives.hooks)
+
+    def _without_function(self, mode: str) -> _Added:
         """What hooks are around where there is no function."""
         from ucall._functions.registration import Registration
 
-        registration = Registration(_absent, [], "inline", None, None, {})
+        registration = Registration(_absent, [], mode, None, None, {})
         return _Added(registration, (), self.methods.types.encode, {})
 
     def add_exception_handler(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
     from ucall._core import Call, Context
@@ -21,7 +22,13 @@ class HookDecorators:
 
     _functions: Functions
 
-    def middleware(self, hook: Hook) -> Hook:
+    @overload
+    def middleware(self, hook: Hook) -> Hook: ...
+
+    @overload
+    def middleware(self, *, native: bool = False) -> Callable[[Hook], Hook]: ...
+
+    def middleware(self, hook: Any = None, *, native: bool = False) -> Any:
         """Registers a function to run around the calls of all functions::
 
             @server.middleware
@@ -36,12 +43,20 @@ class HookDecorators:
         the hook returns or raises is the answer. The hook that was added first is outermost. See
         docs/hooks.md.
 
+        Args:
+            native: Whether it runs around the methods of stores and relays, too; it is async then.
+
         Raises:
             RuntimeError: The server runs already.
             TypeError: It is no function of the context and the call, or it is a plain function and
-                one of the server's functions has to be awaited.
+                one of the server's functions, or a native procedure, has to be awaited.
         """
-        self._functions.add_hook(hook)
+        if hook is None:
+            return functools.partial(self._add_hook, native=native)
+        return self._add_hook(hook, native=native)
+
+    def _add_hook(self, hook: Hook, *, native: bool) -> Hook:
+        self._functions.add_hook(hook, native=native)
         return hook
 
     def on_exception(

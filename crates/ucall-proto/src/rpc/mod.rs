@@ -25,8 +25,8 @@ pub use parts::{
     Binary, Part, PartError, Parts, ResultFormat, ResultPart, inline_results, part_reference,
     part_references,
 };
-pub use reply::Reply;
 pub(crate) use reply::{AROUND_RESULT_BYTES, ReplyLimit, too_large, write_error_reply};
+pub use reply::{Reply, reply_apart};
 pub(crate) use request::Request;
 pub use response::{Response, ResponseBody};
 pub(crate) use route::ROUTE_ID;

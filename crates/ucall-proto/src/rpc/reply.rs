@@ -57,6 +57,21 @@ enum ReplyState {
     Error(i64),
 }
 
+/// Has a call of this id answered whose outcome no connection takes. `respond` gets its reply, of
+/// up to `bytes_max` bytes, and `out` its memory, which is cleared.
+pub fn reply_apart<T>(
+    out: &mut Vec<u8>,
+    id: Option<&[u8]>,
+    bytes_max: usize,
+    respond: impl FnOnce(&mut Reply<'_>) -> T,
+) -> T {
+    out.clear();
+    let limit = ReplyLimit::after(out, bytes_max);
+    let outcome = respond(&mut Reply::new(out, id, &limit));
+    out.clear();
+    outcome
+}
+
 impl<'a> Reply<'a> {
     /// A reply that is appended to `out`.
     pub(crate) fn new(out: &'a mut Vec<u8>, id: Option<&'a [u8]>, limit: &'a ReplyLimit) -> Self {

@@ -35,6 +35,9 @@ impl Deferral {
             (AwaitedWork::Thread { work, is_step }, _) => {
                 self.run_awaited_in_thread(functions, procedure, work, is_step, &awaited)
             }
+            (AwaitedWork::Function, _) if call.is_native() => {
+                self.begin_native(functions.timing.turn_began(), call, &awaited)
+            }
             (AwaitedWork::Function, CallMode::Batch(rules)) => {
                 self.begin_awaited_in_batch(functions, procedure, rules, call, &awaited)
             }
@@ -207,6 +210,9 @@ impl Deferral {
     /// Cancels a call whose hook does not await it any more.
     pub(super) fn cancel_awaited(&mut self, functions: &mut Functions, awaited: &AwaitedCall) {
         awaited.cancel();
+        if let Some(call) = awaited.native() {
+            self.cancel_native(call);
+        }
         if let Some(token) = awaited.token() {
             self.abandon(functions, token, None);
         }

@@ -2,17 +2,21 @@
 //!
 //! `start.rs` begins calls, `batches.rs` batches of them, `mounted.rs` tasks of applications, and
 //! `background.rs` functions that run after a reply. `request_bodies.rs` passes on the bodies of
-//! requests, and `outcomes.rs` answers the callers. `streams/` has generators.
+//! requests, `natives.rs` calls native procedures for hooks, and `outcomes.rs` answers the callers.
+//! `streams/` has generators.
 
 mod awaited;
 mod background;
 mod batches;
 mod mounted;
+mod natives;
 mod outcomes;
 mod request_bodies;
 mod start;
 
 pub(crate) use start::CallStart;
+
+use natives::NativeCalls;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -48,6 +52,7 @@ pub(crate) struct Deferral {
     last_call: Option<Token>,
     outcomes: Arc<Outcomes>,
     pub(crate) batches: Batches,
+    natives: NativeCalls,
     pub(crate) streams: StreamIo,
     /// Starts async functions, once there is an event loop.
     tasks: Option<Tasks>,
@@ -89,6 +94,7 @@ impl Deferral {
             last_call: None,
             outcomes,
             batches: Batches::new(counts),
+            natives: NativeCalls::default(),
             streams: StreamIo::new(streams),
             tasks: None,
             pool,
@@ -395,6 +401,7 @@ impl Deferral {
         for token in self.calls.of_connection(connection) {
             self.abandon(functions, token, None);
         }
+        self.drop_natives(functions, connection);
     }
 
     /// Answers all calls with an error, and cancels them.

@@ -52,6 +52,15 @@ impl DeferredCall {
 pub(crate) struct NativeTable {
     /// In the order of their registration. None is ever removed, so an index stays valid.
     modules: Vec<Module>,
+    /// What calls find.
+    names: NativeNames,
+    /// In place of that, once hooks are around them.
+    hooked: Option<NativeNames>,
+}
+
+/// The names of native procedures.
+#[derive(Clone, Debug, Default)]
+struct NativeNames {
     indices: HashMap<Box<[u8]>, NativeIndex, FixedState>,
     /// The names that end in `*`, without that, the longest first.
     prefixes: Vec<(Box<[u8]>, NativeIndex)>,
@@ -74,28 +83,48 @@ impl NativeTable {
     /// Adds the procedures of a module, in place of others of their names. `timeout` limits the
     /// duration of its calls.
     pub(crate) fn insert(&mut self, module: Arc<dyn NativeModule>, timeout: Option<Duration>) {
+        let names = self.hooked.as_mut().unwrap_or(&mut self.names);
         for (procedure, described) in module.procedures().iter().enumerate() {
             let index = NativeIndex { module: self.modules.len(), procedure };
             match described.name.strip_suffix('*') {
-                Some(prefix) => self.insert_prefix(prefix.as_bytes(), index),
-                None => drop(self.indices.insert(described.name.as_bytes().into(), index)),
+                Some(prefix) => names.insert_prefix(prefix.as_bytes(), index),
+                None => drop(names.indices.insert(described.name.as_bytes().into(), index)),
             }
         }
         self.modules.push(Module { module, timeout });
     }
 
+    /// Has calls find no native procedure, but hooks around these.
+    pub(crate) fn set_hooked(&mut self) {
+        if self.hooked.is_none() {
+            self.hooked = Some(std::mem::take(&mut self.names));
+        }
+    }
+
+    /// Whether hooks are around a procedure of this name.
+    pub(crate) fn is_hooked(&self, name: &[u8]) -> bool {
+        self.find_hooked(name).is_some()
+    }
+
+    fn find_hooked(&self, name: &[u8]) -> Option<NativeIndex> {
+        self.hooked.as_ref()?.find(name)
+    }
+
+    pub(crate) fn remove(&mut self, name: &[u8]) {
+        let names = self.hooked.as_mut().unwrap_or(&mut self.names);
+        names.indices.remove(name);
+    }
+
+    pub(crate) fn contains(&self, name: &[u8]) -> bool {
+        self.names.find(name).is_some() || self.is_hooked(name)
+    }
+}
+
+impl NativeNames {
     fn insert_prefix(&mut self, prefix: &[u8], index: NativeIndex) {
         self.prefixes.retain(|(known, _)| known.as_ref() != prefix);
         self.prefixes.push((prefix.into(), index));
         self.prefixes.sort_by_key(|(known, _)| std::cmp::Reverse(known.len()));
-    }
-
-    pub(crate) fn remove(&mut self, name: &[u8]) {
-        self.indices.remove(name);
-    }
-
-    pub(crate) fn contains(&self, name: &[u8]) -> bool {
-        self.find(name).is_some()
     }
 
     #[inline]
@@ -192,7 +221,33 @@ impl NativeHandlers {
         caller: &Caller,
         reply: &mut Reply<'_>,
     ) -> Option<CallOutcome> {
-        let NativeIndex { module, procedure } = table.find(name)?;
+        let index = table.names.find(name)?;
+        self.call_at(index, table, call, caller, reply)
+    }
+
+    /// [`NativeHandlers::call`] of a procedure with hooks, which have run.
+    #[cold]
+    pub(crate) fn call_hooked(
+        &mut self,
+        table: &NativeTable,
+        name: &[u8],
+        call: &Call<'_>,
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> Option<CallOutcome> {
+        let index = table.find_hooked(name)?;
+        self.call_at(index, table, call, caller, reply)
+    }
+
+    #[inline(always)]
+    fn call_at(
+        &mut self,
+        NativeIndex { module, procedure }: NativeIndex,
+        table: &NativeTable,
+        call: &Call<'_>,
+        caller: &Caller,
+        reply: &mut Reply<'_>,
+    ) -> Option<CallOutcome> {
         let handler = self.handlers.get_mut(module)?;
         let timeout = table.modules.get(module)?.timeout;
         let series = self.series.get(module).and_then(|series| series.get(procedure)).copied();

@@ -8,6 +8,7 @@
 //! later turns.
 
 mod handlers;
+mod inner;
 mod sockets;
 
 use std::fmt;
@@ -20,6 +21,8 @@ use ucall_proto::{Call, CallOutcome, Reply, RpcError};
 
 use self::handlers::{DeferredCall, NativeCalls};
 pub(crate) use self::handlers::{NativeHandlers, NativeTable};
+pub(crate) use self::inner::is_inner;
+pub use self::inner::{InnerCall, NativeRequest};
 pub use self::sockets::NativeContext;
 pub(crate) use self::sockets::{NativeLimits, NativeSockets};
 use crate::caller::Caller;
