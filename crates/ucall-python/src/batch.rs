@@ -9,9 +9,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hashbrown::HashMap;
 use ucall_proto::RpcError;
-use ucall_server::{Batcher, Deadline, Full, Token, Waiting, overloaded};
+use ucall_server::{Batcher, BySlot, Deadline, Full, Token, Waiting, overloaded};
 
 use crate::batch_sizes::BatchCounts;
 use crate::job_input::{Contents, JobInput};
@@ -35,7 +34,7 @@ pub(crate) struct BatchQueue {
 struct QueueState {
     batcher: Batcher<Token>,
     /// Those of the calls that wait.
-    inputs: HashMap<Token, Arc<JobInput>>,
+    inputs: BySlot<Token, Arc<JobInput>>,
     /// The names of the batches that run, the oldest first.
     running: VecDeque<Token>,
     /// The groups of batches that run, beyond one of each.
@@ -72,10 +71,10 @@ impl BatchCalls {
         self.0.iter().map(|(token, _)| *token).collect()
     }
 
-    /// The inputs of the calls that have not ended.
-    pub(crate) fn take(self) -> Vec<(Token, Contents)> {
+    /// Takes the inputs of the calls that have not ended.
+    pub(crate) fn take(self) -> impl Iterator<Item = (Token, Contents)> {
         let taken = |(token, input): (Token, Arc<JobInput>)| Some((token, input.take()?));
-        self.0.into_iter().filter_map(taken).collect()
+        self.0.into_iter().filter_map(taken)
     }
 
     /// The inputs of the calls that have not ended, of a batch that may be
@@ -193,7 +192,7 @@ impl BatchQueue {
         }
         let state = QueueState {
             batcher,
-            inputs: HashMap::new(),
+            inputs: BySlot::default(),
             running: VecDeque::new(),
             more_groups: 0,
         };
@@ -213,7 +212,7 @@ impl BatchQueue {
     /// Returns whether the call has waited.
     fn remove(&self, token: Token) -> bool {
         let mut state = self.state();
-        let input = state.inputs.remove(&token);
+        let input = state.inputs.remove(token);
         let has_waited = state.batcher.remove(token);
         let is_recalled = state.batcher.take_recall();
         // It may have objects, which are dropped with the interpreter's lock.
@@ -339,7 +338,7 @@ impl QueueState {
         }
         let tokens = self.batcher.next(now)?;
         self.running.extend(tokens.first());
-        let with_input = |token| Some((token, self.inputs.remove(&token)?));
+        let with_input = |token| Some((token, self.inputs.remove(token)?));
         Some(BatchCalls(tokens.into_iter().filter_map(with_input).collect()))
     }
 
@@ -348,7 +347,7 @@ impl QueueState {
         let is_due = self.is_due(now);
         let taken = is_due.then(|| self.batcher.take_unmeetable(now)).flatten();
         let (calls, time) = taken.unwrap_or((Vec::new(), Duration::ZERO));
-        let inputs = calls.iter().filter_map(|call| self.inputs.remove(call)).collect();
+        let inputs = calls.iter().filter_map(|call| self.inputs.remove(*call)).collect();
         let with_error = |call| (call, Deadline::unmeetable(time));
         (calls.into_iter().map(with_error).collect(), inputs)
     }

@@ -85,7 +85,7 @@ pub(crate) struct TaskGroups {
 pub(crate) fn run_inputs<T: Copy>(
     py: Python<'_>,
     writer: &mut BatchWriter<'_>,
-    inputs: Vec<(T, Contents)>,
+    inputs: impl IntoIterator<Item = (T, Contents)>,
     scratch: &mut Scratch,
     on_return: impl FnOnce(),
 ) -> Vec<(T, Written)> {
@@ -202,7 +202,7 @@ impl<T: Copy> Groups<T> {
     pub(crate) fn read(
         py: Python<'_>,
         writer: &mut BatchWriter<'_>,
-        inputs: Vec<(T, Contents)>,
+        inputs: impl IntoIterator<Item = (T, Contents)>,
         scratch: &mut Scratch,
     ) -> Self {
         let (mut unstacked, mut failed) = (Vec::<UnstackedGroup<'_, T>>::new(), Vec::new());

@@ -52,7 +52,7 @@ mod worker;
 
 pub use access_log::{AccessLog, CallSource, LogFormat, LoggedCall};
 pub use any_worker::AnyWorker;
-pub use batching::{BatchLimits, Batcher, Full, Waiting};
+pub use batching::{BatchLimits, Batcher, BySlot, Full, HasSlot, Waiting};
 pub use brokered_call::{BrokeredCall, BrokeredReplies};
 pub use call_access::CallAccess;
 pub use call_rates::{CallRates, RateTable};

@@ -60,7 +60,7 @@ impl Deferral {
         &mut self,
         functions: &mut Functions,
         procedure: &Procedure,
-        inputs: Vec<(Token, Contents)>,
+        inputs: impl IntoIterator<Item = (Token, Contents)>,
     ) -> VecDeque<Group<Token>> {
         let py = functions.attach();
         let mut scratch = Scratch::default();

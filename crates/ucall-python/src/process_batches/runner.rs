@@ -123,7 +123,7 @@ impl Runner {
         let procedure = procedure.ok_or(ErrorKind::InvalidData)?;
         let mut results: Vec<_> = batch.calls.iter().map(|_| Err(errors::internal())).collect();
         let inputs = batch.calls.into_iter().map(|call| contents(py, procedure, call));
-        let inputs = inputs.enumerate().collect();
+        let inputs = inputs.enumerate();
         let mut writer = BatchWriter::new(&self.report, procedure, self.reply_bytes_max);
         let run = || run_inputs(py, &mut writer, inputs, &mut self.scratch, || ());
         for (index, written) in run_tracked(py, run) {

@@ -4,11 +4,10 @@
 //! the batch is outdated. Its owner takes it back, unless it has begun meanwhile, and its calls
 //! have their old places in the queue.
 
-use std::hash::Hash;
 use std::time::Instant;
 
 use super::queue::Rank;
-use super::{Batcher, Running, Waiting};
+use super::{Batcher, HasSlot, Running, Waiting};
 
 /// The calls of a batch that has not begun.
 #[derive(Debug)]
@@ -17,7 +16,7 @@ pub(super) struct InHand<T> {
     is_outdated: bool,
 }
 
-impl<T: Copy + Eq + Hash> InHand<T> {
+impl<T: HasSlot> InHand<T> {
     /// These calls, in their order.
     pub(super) fn new(calls: Vec<(Rank, Waiting<T>)>) -> Self {
         Self { calls, is_outdated: false }
@@ -41,7 +40,7 @@ impl<T: Copy + Eq + Hash> InHand<T> {
     }
 }
 
-impl<T: Copy + Eq + Hash> Batcher<T> {
+impl<T: HasSlot> Batcher<T> {
     /// The batch with this first call begins.
     pub fn began(&mut self, first: T, now: Instant) {
         self.count_time(now);

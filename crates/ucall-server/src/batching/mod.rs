@@ -20,6 +20,7 @@
 //! Where batches begin later than they are formed, as in other processes, one more may be formed
 //! ahead once it is full, since no wait would add to it (`in_hand.rs`).
 
+mod by_slot;
 mod concurrency;
 mod in_hand;
 mod patience;
@@ -28,9 +29,9 @@ mod rate;
 mod returns;
 mod service_times;
 
-use std::hash::Hash;
 use std::time::{Duration, Instant};
 
+pub use self::by_slot::{BySlot, HasSlot};
 use self::concurrency::Concurrency;
 use self::in_hand::InHand;
 use self::patience::Patience;
@@ -127,7 +128,7 @@ enum Decision {
     Wait(Option<Instant>),
 }
 
-impl<T: Copy + Eq + Hash> Batcher<T> {
+impl<T: HasSlot> Batcher<T> {
     /// No calls.
     pub fn new(limits: BatchLimits) -> Self {
         Self {

@@ -1,12 +1,9 @@
 //! The calls that wait, in the order in which batches take them.
 
 use std::collections::BTreeMap;
-use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use hashbrown::HashMap;
-
-use super::Waiting;
+use super::{BySlot, HasSlot, Waiting};
 
 /// How much earlier a call counts as arrived for a step of its priority.
 const PRIORITY_STEP: Duration = Duration::from_secs(1);
@@ -20,7 +17,7 @@ pub(super) type Rank = (i64, u64);
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     calls: BTreeMap<Rank, Waiting<T>>,
-    ranks: HashMap<T, Rank>,
+    ranks: BySlot<T, Rank>,
     /// When the first call arrived.
     began: Option<Instant>,
     pushed: u64,
@@ -32,7 +29,7 @@ impl<T> Default for Queue<T> {
     fn default() -> Self {
         Self {
             calls: BTreeMap::new(),
-            ranks: HashMap::new(),
+            ranks: BySlot::default(),
             began: None,
             pushed: 0,
             weight: 0,
@@ -41,7 +38,7 @@ impl<T> Default for Queue<T> {
     }
 }
 
-impl<T: Copy + Eq + Hash> Queue<T> {
+impl<T: HasSlot> Queue<T> {
     pub(super) fn len(&self) -> usize {
         self.calls.len()
     }
@@ -91,11 +88,15 @@ impl<T: Copy + Eq + Hash> Queue<T> {
     }
 
     pub(super) fn remove(&mut self, call: T) -> Option<Waiting<T>> {
-        let rank = self.ranks.remove(&call)?;
+        let rank = self.ranks.remove(call)?;
         let waiting = self.calls.remove(&rank)?;
+        self.forget(&waiting);
+        Some(waiting)
+    }
+
+    fn forget(&mut self, waiting: &Waiting<T>) {
         self.weight = self.weight.saturating_sub(waiting.weight);
         self.with_deadline -= usize::from(waiting.deadline.is_some());
-        Some(waiting)
     }
 
     /// Takes the first call, and others up to these limits. Returns them by their ranks.
@@ -107,8 +108,9 @@ impl<T: Copy + Eq + Hash> Queue<T> {
         let ranks = self.choose(size_max.max(1), weight_max.unwrap_or(u64::MAX));
         let mut calls = Vec::with_capacity(ranks.len());
         for rank in ranks {
-            if let Some(waiting) = self.calls.get(&rank).copied() {
-                self.remove(waiting.call);
+            if let Some(waiting) = self.calls.remove(&rank) {
+                self.ranks.remove(waiting.call);
+                self.forget(&waiting);
                 calls.push((rank, waiting));
             }
         }

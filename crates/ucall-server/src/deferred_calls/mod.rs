@@ -32,6 +32,7 @@ use ucall_engine::Id;
 use ucall_proto::{MemoryBudget, RpcError};
 
 use self::by_connection::CallsByConnection;
+use crate::batching::HasSlot;
 use crate::caller::CallId;
 use crate::deadline::Deadline;
 
@@ -51,6 +52,13 @@ impl Token {
     #[inline]
     pub fn slot(self) -> usize {
         self.slot as usize
+    }
+}
+
+impl HasSlot for Token {
+    #[inline]
+    fn slot(self) -> usize {
+        Self::slot(self)
     }
 }
 
