@@ -485,6 +485,10 @@ impl<F> Exchanges<F> {
             return None;
         }
         let Exchange { framing, reply, .. } = self.waiting.pop_front()?;
+        if self.waiting.is_empty() {
+            // The next request takes the same memory, which is in the processor's cache.
+            self.waiting.clear();
+        }
         let ExchangeReply::Single(ReplyPart::Waiting { id, .. }) = reply else { return None };
         self.calls -= 1;
         self.remove_id(&id, number);
