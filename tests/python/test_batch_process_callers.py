@@ -18,7 +18,7 @@ from harness import HOST, Wire, eventually, http, request
 from ucall.client import Client
 
 SCRIPT = """
-import importlib, json, logging, os, sys, threading
+import importlib, json, logging, os, signal, sys, threading
 import numpy as np
 import ucall, ucall.auth
 from ucall import _log
@@ -65,6 +65,10 @@ server = importlib.import_module("ucall." + sys.argv[1]).Server(
 @server.batch(processes=1, max_size=3, max_wait_ms=10_000)
 def fail(values: list[int]) -> list[int]:
     raise ValueError(values)
+
+@server.batch(processes=1, max_size=2, max_wait_ms=10_000)
+def die(values: list[int]) -> list[int]:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 @server.batch(processes=1)
 def items(values: list[int]) -> list:
@@ -142,6 +146,27 @@ def test_a_failure_in_a_process_says_who_has_called(
         assert {name: line[name] for name in expected} == expected
         assert line["trace_id"] == TRACE and "ValueError" in line["exception"]
         assert line.get("calls") == (3 if method == "fail" else None)
+
+
+def test_calls_of_a_process_that_dies_are_logged_with_who_has_called(
+    tmp_path: Path, engine: str
+) -> None:
+    with running(tmp_path, SCRIPT, engine) as (process, port):
+        server = Started(process, port)
+        calls = [request("die", [1], id=it) for it in (5, 6)]
+        with Wire(port) as wire:
+            wire.send(http(b"[" + b",".join(calls) + b"]", *HEADERS))
+            replies = json.loads(wire.reply()[2])
+            assert [reply["error"]["code"] for reply in replies] == [-32007] * 2
+            peer = f"127.0.0.1:{wire.socket.getsockname()[1]}"
+        died, *lines = errors(server.end())
+    assert died["message"].endswith("was killed by signal 9: 2 calls failed")
+    expected = {"peer": peer, "transport": "http", "user": "ada", "method": "die"}
+    for line in lines:
+        assert line["message"] == "a call failed: its process was killed by signal 9"
+        assert {name: line[name] for name in expected} == expected
+        assert line["trace_id"] == TRACE
+    assert [line["id"] for line in lines] == [5, 6]
 
 
 def spans_of(folder: Path) -> list[dict[str, Any]]:

@@ -120,12 +120,18 @@ impl CallOrigin {
 
     /// As lines of the log show it.
     fn described(&self, py: Python<'_>) -> CallSource {
+        self.find_user(py);
+        self.source()
+    }
+
+    /// As lines of the log show it, with its user if that was read before.
+    pub(crate) fn source(&self) -> CallSource {
         CallSource::new(
             self.method().unwrap_or_default(),
             self.id(),
             self.peer,
             self.transport,
-            self.find_user(py).map(str::to_owned),
+            self.user().map(str::to_owned),
             self.traceparent(),
         )
     }

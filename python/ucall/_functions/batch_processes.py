@@ -368,9 +368,11 @@ class _Process(_Served):
         self._pool.report(False)
 
     def _report_end(self, process: BaseProcess, why: str, may_repeat: bool) -> None:
-        failed = self._pool.core.end_batches(self._number, f"its process {why}", may_repeat)
+        end, why_failed = self._pool.core.end_batches, f"its process {why}"
+        failed, calls = end(self._number, why_failed, may_repeat)
         line = "process %d of %s (pid %d) %s: %d calls failed"
         _log_error(line, self._number, self._pool.names, process.pid, why, failed)
+        _log_calls(why_failed, calls)
 
 
 class _Host(_Served):
@@ -415,8 +417,9 @@ class _Host(_Served):
             core.end_batches(0, "the server stops", False)
         elif was_ready:
             why = "its process was killed with the host of the processes"
-            failed = core.end_batches(0, why, True)
+            failed, calls = core.end_batches(0, why, True)
             _log_error("%s of %s ended: %d calls failed", who, self._pool.names, failed)
+            _log_calls(why, calls)
         elif reason or self._was_lost or not self.started.done():
             self._fail_start(who, f"could not start: {reason or 'its host has ended'}", None)
         # The supervisor may not have known of its end.
@@ -437,6 +440,16 @@ def _log_error(line: str, *arguments: object) -> None:
     import logging  # here, because importing it takes a fifth as long as all of ucall
 
     logging.getLogger("ucall").error(line, *arguments)
+
+
+def _log_calls(why: str, calls: list[tuple[str, str]]) -> None:
+    """Logs who has made each of these calls, which have failed."""
+    import logging
+
+    for text, members in calls:
+        # The formatter of JSON takes the line without the call, which it has as members.
+        line, extra = f"a call failed: {why}", {"ucall_call": members}
+        logging.getLogger("ucall").error("%s (%s)", line, text, extra=extra)
 
 
 @contextlib.contextmanager

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ucall_proto::RpcError;
-use ucall_server::Token;
 use ucall_server::process_batches::{
     BatchHead, BatchResults, CallResult, Encoded, ProcessBatch, SentCall,
 };
+use ucall_server::{CallSource, Token};
 
 use super::origin;
 use crate::batch::{BatchCalls, BatchQueue, LentCalls, Unmeetable};
@@ -153,6 +153,11 @@ impl ProcessBatch for SentBatch {
         let tokens = mem::take(&mut self.sent).into_iter().map(|(token, ..)| token);
         let result = |(text, parts)| ResultText { text: text_of(text), parts };
         self.report(tokens.zip(placed.into_iter().map(|placed| placed.map(result).into())));
+    }
+
+    fn sources(&self) -> Vec<CallSource> {
+        let origins = self.sent.iter().filter_map(|(_, _, contents)| contents.origin.as_ref());
+        origins.map(|origin| origin.source()).collect()
     }
 
     fn fail(mut self: Box<Self>, error: &RpcError) -> usize {

@@ -166,8 +166,14 @@ impl BatchProcesses {
     }
 
     /// Ends the batches that a process had begun when it ended: their calls fail, or run in another
-    /// process if that `may_repeat` and they may run twice. Returns how many fail.
-    fn end_batches(&self, process: usize, why: &str, may_repeat: bool) -> usize {
+    /// process if that `may_repeat` and they may run twice. Returns how many fail, and what the log
+    /// says of them, in text and as JSON objects: nothing of those of another worker.
+    fn end_batches(
+        &self,
+        process: usize,
+        why: &str,
+        may_repeat: bool,
+    ) -> (usize, Vec<(String, String)>) {
         let mut state = self.0.state();
         let begun = state.begun.get_mut(process).map(mem::take).unwrap_or_default();
         let (repeated, failed): (Vec<_>, Vec<_>) = begun
@@ -177,8 +183,10 @@ impl BatchProcesses {
         let repeated = repeated.into_iter().map(|(_, batch)| batch).collect();
         let unserved = state.queue.set_lost(process, repeated);
         drop(state);
-        let failed = failed.into_iter().map(|(_, batch)| batch).collect();
-        fail_all(failed, why) + fail_all(unserved, STOPS)
+        let failed: Vec<_> = failed.into_iter().map(|(_, batch)| batch).collect();
+        let sources = failed.iter().flat_map(|batch| batch.sources());
+        let sources = sources.map(|source| (source.text(), source.json())).collect();
+        (fail_all(failed, why) + fail_all(unserved, STOPS), sources)
     }
 
     /// Fails the batches that wait, if no process is ready. Returns how many calls fail.

@@ -20,6 +20,7 @@ use super::queue::ProcessQueue;
 use super::semaphore::BatchSemaphore;
 use super::times::{FunctionTimes, read_times};
 use super::waiter::Waiter;
+use crate::access_log::CallSource;
 
 /// The results of the calls of a batch, in their order.
 pub type BatchResults = Vec<Result<CallResult, RpcError>>;
@@ -55,6 +56,11 @@ pub trait ProcessBatch: Debug {
 
     /// Passes on the results of its calls, which are as many.
     fn finish(self: Box<Self>, results: BatchResults);
+
+    /// What the log says of its calls, once it is prepared; nothing of those of another worker.
+    fn sources(&self) -> Vec<CallSource> {
+        Vec::new()
+    }
 
     /// Fails all its calls. Returns how many they are.
     fn fail(self: Box<Self>, error: &RpcError) -> usize;
