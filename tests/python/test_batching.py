@@ -9,13 +9,14 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 import ucall
-from harness import Wire, eventually, http, let_read, request
+from harness import HOST, Wire, eventually, http, let_read, request
 
 Serve = Callable[..., ucall.Server]
 KINDS = ["plain", "async", "threads"]
@@ -66,8 +67,8 @@ def test_calls_of_one_turn_are_one_batch(serve: Serve, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_of_any_length_share_a_batch(serve: Serve, kind: str) -> None:
-    """Short ones share memory, from which what could not be written is removed."""
-    lengths = [0, 4094, 4095, 1, 100_000, -1, 7, 4094, 50_000, -1, 2]
+    """Short ones share memory, which has nothing of long ones and of what could not be written."""
+    lengths = [0, 4094, 4095, 1, 100_000, -1, 7, 4094, 50_000, -1, 2, -1, 4095]
 
     def answer(texts: list[str]) -> list[Any]:
         counts = [int(text.partition(":")[2]) for text in texts]
@@ -85,6 +86,42 @@ def test_results_of_any_length_share_a_batch(serve: Serve, kind: str) -> None:
             else:
                 assert replies[text]["code"] == -32603
     assert max(server.stats()["batches"]["call"]) >= 10
+
+
+def echo_all(texts: list[str]) -> list[str]:
+    return texts
+
+
+def echo_one(text: str) -> str:
+    return text
+
+
+def echo_items(text: str) -> Iterator[str]:
+    yield text
+
+
+@pytest.mark.parametrize("kind", ["thread", "process", "batch", "process batch", "generator"])
+def test_params_of_any_length(serve: Serve, kind: str) -> None:
+    """Short ones lie with the texts that say who has called."""
+    server = serve()
+    if kind == "process batch":
+        server.batch(echo_all, name="call", processes=1)
+    elif kind == "batch":
+        server.batch(echo_all, name="call", threads=True)
+    elif kind == "generator":
+        server.add(echo_items, name="call", threads=True)
+    elif kind == "process":
+        server.add(echo_one, name="call", processes=1)
+    else:
+        server.add(echo_one, name="call", threads=True)
+    traced = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    with httpx.Client(base_url=f"http://{HOST}:{server.port}", timeout=60) as client:
+        for headers in ({}, traced):
+            for length in (0, 1, 4091, 4092, 4093, 4094, 100_000):
+                text = "x" * length
+                call = {"jsonrpc": "2.0", "method": "call", "params": [text], "id": 1}
+                result = client.post("/", json=call, headers=headers).json()["result"]
+                assert result == ([text] if kind == "generator" else text), length
 
 
 def test_sizes_have_a_limit(serve: Serve) -> None:

@@ -142,12 +142,11 @@ impl<'a> BatchWriter<'a> {
         let results = result.map_err(Failure::Raised);
         match results.and_then(|result| batch_results::as_list(&result, count)) {
             Ok(results) => {
-                let (mut texts, mut left) = (BatchTexts::default(), count);
+                let mut texts = BatchTexts::default();
                 let placed = |(call, item): (GroupCall<T>, Bound<'_, PyAny>)| {
-                    left -= 1;
                     let placed = match &call.awaited {
                         Some(awaited) => Ok(kept(awaited, item)),
-                        None => self.write_item(&mut texts, left, item, &call),
+                        None => self.write_item(&mut texts, count == 1, item, &call),
                     };
                     (call.id, placed)
                 };
@@ -167,11 +166,11 @@ impl<'a> BatchWriter<'a> {
         }
     }
 
-    /// Writes the result of a call, which as many others `follow`.
+    /// Writes the result of a call.
     fn write_item<T>(
         &mut self,
         texts: &mut BatchTexts,
-        follow: usize,
+        is_only: bool,
         item: Bound<'_, PyAny>,
         call: &GroupCall<T>,
     ) -> Placed {
@@ -179,7 +178,7 @@ impl<'a> BatchWriter<'a> {
         let placed = batch_results::item_result(item).and_then(|item| {
             let write =
                 |text: &mut Vec<u8>| self.procedure.write_formatted(text, len_max, &item, format);
-            texts.write(follow, write).map_err(Failure::Result)
+            texts.write(is_only, write).map_err(Failure::Result)
         });
         let calls = FailedCalls::one(call.origin.as_deref());
         placed.map_err(|failure| self.failed(py, calls, failure, len_max))

@@ -10,8 +10,8 @@ use bytes::Bytes;
 
 /// Longer texts have memory of their own, and are not copied.
 const SHARED_LEN_MAX: usize = 4 << 10;
-/// Room for what the writer of a text reserves beyond its end.
-const RESERVED_TAIL: usize = 64;
+/// Memory that stays for the next text.
+const KEPT_CAPACITY_MAX: usize = 64 << 10;
 
 /// The text of a call's result.
 pub(crate) enum OutcomeText {
@@ -26,9 +26,14 @@ pub(crate) enum PlacedText {
     Shared(Range<usize>),
 }
 
-/// The short texts of a batch, one after another.
+/// The texts of a batch.
 #[derive(Default)]
-pub(crate) struct BatchTexts(Vec<u8>);
+pub(crate) struct BatchTexts {
+    /// The short ones, one after another.
+    shared: Vec<u8>,
+    /// What is being written.
+    written: Vec<u8>,
+}
 
 impl OutcomeText {
     /// Moves the text to `text`, which is empty.
@@ -36,7 +41,13 @@ impl OutcomeText {
     pub(crate) fn move_to(self, text: &mut Vec<u8>) {
         match self {
             Self::Own(own) => *text = own,
-            Self::Shared(shared) => text.extend_from_slice(&shared),
+            Self::Shared(shared) => {
+                // Of a long one before.
+                if text.capacity() > KEPT_CAPACITY_MAX {
+                    *text = Vec::new();
+                }
+                text.extend_from_slice(&shared);
+            }
         }
     }
 }
@@ -57,29 +68,24 @@ impl From<OutcomeText> for Bytes {
 }
 
 impl BatchTexts {
-    /// Writes a text by `write`, which appends it. As many others of about its length `follow`.
+    /// Writes a text by `write`, which appends it. That of a batch of one has memory of its own.
     ///
     /// # Errors
-    /// That of `write`, whose text is removed.
+    /// That of `write`, whose text is dropped.
     pub(crate) fn write<P, E>(
         &mut self,
-        follow: usize,
+        is_only: bool,
         write: impl FnOnce(&mut Vec<u8>) -> Result<P, E>,
     ) -> Result<(PlacedText, P), E> {
-        let Self(memory) = self;
-        let start = memory.len();
-        let written = write(memory).inspect_err(|_| memory.truncate(start))?;
-        let len = memory.len() - start;
-        let is_alone = start == 0 && follow == 0;
-        if start == 0 && len <= SHARED_LEN_MAX {
-            memory.reserve((len + RESERVED_TAIL) * follow);
+        if self.written.capacity() > KEPT_CAPACITY_MAX {
+            self.written = Vec::new();
         }
-        let text = match len {
-            ..=SHARED_LEN_MAX if !is_alone => PlacedText::Shared(start..memory.len()),
-            _ if start == 0 => PlacedText::Own(mem::take(memory)),
-            _ => PlacedText::Own(memory.split_off(start)),
-        };
-        Ok((text, written))
+        self.written.clear();
+        let result = write(&mut self.written)?;
+        if is_only || self.written.len() > SHARED_LEN_MAX {
+            return Ok((PlacedText::Own(mem::take(&mut self.written)), result));
+        }
+        Ok((Self::share(&mut self.shared, &self.written), result))
     }
 
     /// Adds a text.
@@ -87,17 +93,21 @@ impl BatchTexts {
         if text.len() > SHARED_LEN_MAX {
             return PlacedText::Own(text.to_vec());
         }
-        let start = self.0.len();
-        self.0.extend_from_slice(text);
-        PlacedText::Shared(start..self.0.len())
+        Self::share(&mut self.shared, text)
     }
 
-    /// All texts are written. Returns what takes each of them.
+    fn share(shared: &mut Vec<u8>, text: &[u8]) -> PlacedText {
+        let start = shared.len();
+        shared.extend_from_slice(text);
+        PlacedText::Shared(start..shared.len())
+    }
+
+    /// Ends the writing. Returns a function from the place of a text to the text.
     pub(crate) fn finish(self) -> impl Fn(PlacedText) -> OutcomeText {
-        let memory = Bytes::from(self.0);
+        let shared = Bytes::from(self.shared);
         move |text| match text {
             PlacedText::Own(own) => OutcomeText::Own(own),
-            PlacedText::Shared(range) => OutcomeText::Shared(memory.slice(range)),
+            PlacedText::Shared(range) => OutcomeText::Shared(shared.slice(range)),
         }
     }
 }

@@ -47,8 +47,8 @@ pub(crate) struct Contents {
 /// The text of a call's params.
 pub(crate) enum InputParams {
     Own(Bytes),
-    /// Short ones are in the memory of the origin, which ends with the call. One thread allocates
-    /// it and frees it, which costs less than a piece of memory that passes from one to another.
+    /// Short ones are in the memory of the origin, which ends with the call. As a rule one thread
+    /// allocates and frees it, which costs less than memory that passes from one to another.
     WithOrigin(Arc<CallOrigin>),
 }
 

@@ -115,6 +115,7 @@ pub(super) fn write_outcome(
     outcome: Result<&[u8], &RpcError>,
     limit: &ReplyLimit,
 ) {
+    out.reserve(AROUND_REPLY_BYTES + id.len() + outcome.map_or(0, <[u8]>::len));
     let mut reply = Reply::new(out, Some(id), limit);
     match outcome {
         Ok(response) if id == ROUTE_ID => reply.response().extend_from_slice(response),
@@ -263,7 +264,6 @@ impl<F> Exchange<F> {
         let ReplyPart::Waiting { id, .. } = part else { return None };
         let mut out = Vec::new();
         if let Some(outcome) = outcome {
-            out.reserve_exact(AROUND_RESULT_BYTES + id.len() + outcome.map_or(0, <[u8]>::len));
             write_outcome(&mut out, id, outcome, &limit);
         }
         let id = mem::take(id);
@@ -276,6 +276,9 @@ impl<F> Exchange<F> {
         Some((self.reply.held_bytes() - held_bytes, id))
     }
 }
+
+/// What a reply has besides its id and its result, and the digits of its length in a head before it.
+const AROUND_REPLY_BYTES: usize = AROUND_RESULT_BYTES + 20;
 
 /// The calls that wait, by their ids. Several may have the same one.
 type IdIndex = HashMap<Vec<u8>, BTreeSet<CallNumber>>;

@@ -77,10 +77,12 @@ impl CallStart<'_, '_> {
     }
 
     /// Copies these params of the call: with its origin, if they are short and that was not copied
-    /// before.
+    /// before. A stream keeps its origin longer than it needs params.
     fn keep_params(&mut self, contexts: &Contexts, params: Option<&[u8]>) -> Option<InputParams> {
         let params = params?;
-        if self.origin.is_some() || params.len() > SHORT_PARAMS_MAX {
+        let is_stream =
+            matches!(self.procedure.mode, CallMode::Generator(_) | CallMode::Slots { .. });
+        if is_stream || self.origin.is_some() || params.len() > SHORT_PARAMS_MAX {
             return Some(InputParams::copied(params));
         }
         let (identity, params) = (contexts.identity().cloned(), Some(params));
