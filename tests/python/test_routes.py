@@ -7,7 +7,7 @@ import json
 import logging
 import ssl
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,47 @@ def test_bodies_and_responses(serve: Serve, way: str) -> None:
                 if status != 204:
                     assert reply.headers["content-length"] == str(len(body))
                 assert "date" in reply.headers
+
+
+def _set_later() -> HttpResponse:
+    response = HttpResponse("é")
+    response.content_type = "text/html"
+    return response
+
+
+async def _yielded_later(*parts: bytes | str) -> AsyncIterator[bytes | str]:
+    for part in parts:
+        yield part
+
+
+@pytest.mark.parametrize(
+    ("make", "sent"),
+    [
+        (lambda: HttpResponse("e", 200, "text/a; CHARSET=latin-1"), "text/a; CHARSET=latin-1"),
+        (lambda: HttpResponse("e", 200, 'text/a;charset="a;b"'), 'text/a;charset="a;b"'),
+        (lambda: HttpResponse("e", 200, "text/html; "), "text/html; charset=utf-8"),
+        (lambda: HttpResponse("e", 200, "Text/HTML"), "Text/HTML; charset=utf-8"),
+        (
+            lambda: HttpResponse("e", 200, 'text/a; profile="b; charset=c"'),
+            'text/a; profile="b; charset=c"; charset=utf-8',
+        ),
+        (_set_later, "text/html; charset=utf-8"),
+        (lambda: HttpResponse(iter(["é", b""]), 200, "text/csv"), "text/csv; charset=utf-8"),
+        (lambda: HttpResponse(iter([b"", "é"]), 200, "text/csv"), "text/csv"),
+        (lambda: HttpResponse(_yielded_later("é"), 200, "text/csv"), "text/csv; charset=utf-8"),
+        (lambda: HttpResponse(_yielded_later(b"e"), 200, "text/csv"), "text/csv"),
+        (lambda: HttpResponse("{}", 200, "application/json"), "application/json"),
+    ],
+)
+def test_texts_have_one_charset(serve: Serve, make: Callable[[], HttpResponse], sent: str) -> None:
+    server = serve()
+
+    @server.http("/a")
+    async def answer(request: ucall.HttpRequest) -> HttpResponse:
+        return make()
+
+    with http_client(server) as client:
+        assert client.get("/a").headers["content-type"] == sent
 
 
 def test_headers_of_a_response(serve: Serve) -> None:

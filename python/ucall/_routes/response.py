@@ -41,7 +41,8 @@ class HttpResponse:
         status: 200 to 599.
         content_type: By default ``text/plain; charset=utf-8`` for str,
             ``application/octet-stream`` for bytes and iterators, and ``application/json`` for
-            others. With a str, a text without a charset gets that of UTF-8.
+            others. A text without a charset is sent with that of UTF-8, if the body or the first
+            part is a str.
         headers: More headers. Those of the connection and of the body's length are the server's. A
             header that is repeated, such as Set-Cookie, has a list of values; or pairs of names and
             values make such lists.
@@ -65,7 +66,7 @@ class HttpResponse:
             body = bytes(body)
         self.body = body
         self.status = status
-        self.content_type = _media_type_of(body, content_type)
+        self.content_type = _media_type_of(body) if content_type is None else content_type
         self.headers = _by_name(headers or {})
         self._check()
 
@@ -89,18 +90,20 @@ class HttpResponse:
     def __repr__(self) -> str:
         return f"<ucall.HttpResponse {self.status} {self.content_type}>"
 
-    def _head(self, length: str) -> bytes:
+    def _head(self, length: str, is_text: bool) -> bytes:
         """The status line and the headers, with the blank line.
 
         Args:
             length: The header of the body's length; empty if that is unknown.
+            is_text: Whether the body, or its first part, is a str.
         """
         self._check()  # The attributes may have changed.
         lines = [f"HTTP/1.1 {int(self.status)} {_reason(self.status)}"]
         if self.status not in _BODILESS:
             # The core looks for the chunked coding in the first header.
             lines.append(length or "Transfer-Encoding: chunked")
-            lines.append(f"Content-Type: {self.content_type}")
+            kind = _with_charset(self.content_type) if is_text else self.content_type
+            lines.append(f"Content-Type: {kind}")
         lines.extend(f"{name}: {value}" for name, value in self._header_lines())
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
@@ -127,15 +130,16 @@ def parts(response: HttpResponse, request: HttpRequest, encode: Encode = str) ->
         raise TypeError("body: an async iterator must be returned by an async function")
     if not isinstance(body, Iterator):
         whole = _whole(body, encode)
-        yield response._head(f"Content-Length: {len(whole)}") + whole
+        yield response._head(f"Content-Length: {len(whole)}", isinstance(body, str)) + whole
         return
     try:
         if request.method == "HEAD":
-            yield response._head("")
+            yield response._head("", False)
             return
-        first = _chunk(next(body, b""))
-        yield response._head("")
-        yield first
+        first = next(body, b"")
+        sent = _chunk(first)
+        yield response._head("", isinstance(first, str))
+        yield sent
         for chunk in body:
             yield _chunk(chunk)
     finally:
@@ -154,11 +158,12 @@ async def parts_later(
         return
     try:
         if request.method == "HEAD":
-            yield response._head("")
+            yield response._head("", False)
             return
-        first = _chunk(await anext(body, b""))
-        yield response._head("")
-        yield first
+        first = await anext(body, b"")
+        sent = _chunk(first)
+        yield response._head("", isinstance(first, str))
+        yield sent
         async for chunk in body:
             yield _chunk(chunk)
     finally:
@@ -173,15 +178,21 @@ def _whole(body: object, encode: Encode) -> bytes:
     return body.encode() if isinstance(body, str) else json_text(body, encode)
 
 
-def _media_type_of(body: object, given: str | None) -> str:
-    if given is not None:
-        # Browsers take a page without a charset for Latin-1.
-        is_utf8 = isinstance(body, str) and isinstance(given, str) and given.startswith("text/")
-        return f"{given}; charset=utf-8" if is_utf8 and "charset" not in given else given
+def _media_type_of(body: object) -> str:
     if isinstance(body, str):
         return "text/plain; charset=utf-8"
     is_binary = isinstance(body, (bytes, Iterator, AsyncIterator))
     return "application/octet-stream" if is_binary else "application/json"
+
+
+def _with_charset(kind: str) -> str:
+    """A media type with the charset of a str: browsers take a page without one for Latin-1."""
+    # Without the quoted values of parameters.
+    unquoted = "".join(kind.lower().split('"')[::2])
+    names = {it.partition("=")[0].strip() for it in unquoted.split(";")}
+    if not unquoted.startswith("text/") or "charset" in names:
+        return kind
+    return f"{kind.rstrip('; ')}; charset=utf-8"
 
 
 def _chunk(chunk: object) -> bytes:
