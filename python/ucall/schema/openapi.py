@@ -46,6 +46,8 @@ _MEDIA_TYPES = {
     "image": "image/*",
     "bytes": "application/octet-stream",
 }
+#: The body of a route, which reads it itself. Generators of clients leave out what has no schema.
+_ANY_BODY: Json = {"application/octet-stream": {"schema": FILE}, "*/*": {}}
 #: The codes of errors that are a status; others are 500, also 401: a function asks for no key.
 _STATUSES = {400, 403, 404, 406, 409, 410, 413, 415, 422, 429, 502, 503, 504}
 
@@ -339,7 +341,7 @@ def _route(route: Route, path: str, access: _Access) -> Json:
         **_given("description", route.description),
         **_given("deprecated", route.is_deprecated),
         **_given("parameters", parameters),
-        **_given("requestBody", {"content": {"*/*": {"schema": FILE}}} if has_body else {}),
+        **_given("requestBody", {"content": _ANY_BODY} if has_body else {}),
         "responses": {"200" if content else "default": response | _given("content", content)},
         **access.of(route.needs_auth, None, ()),
     }
