@@ -111,6 +111,7 @@ def answering(answer: bytes) -> Iterator[int]:
             "not ready: a\\x1b[2J",
         ),
         (b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n\r\n<html>", "404 Not Found"),
+        (b"HTTP/1.1 404 Not Found\r\ncontent-type: Text/HTML\r\n\r\n<html>", "404 Not Found"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\nthis port\nb", "400 Bad Request: this port"),
         (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "503 Service Unavailable"),
     ],

@@ -123,6 +123,6 @@ def _read(response: bytes) -> tuple[bool, str]:
         raise ConnectionError("the server closed the connection without an answer")
     lines = body.decode(errors="replace").splitlines()
     is_healthy = status.startswith("2")
-    if not lines or b"\r\nContent-Type: text/html" in head:
+    if not lines or b"\r\ncontent-type: text/html" in head.lower():
         return is_healthy, status
     return is_healthy, lines[0] if status[:3] in ("200", "503") else f"{status}: {lines[0]}"
