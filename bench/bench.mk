@@ -102,7 +102,7 @@ bench-report: $(STAMPS)/test-tools #: Write docs/benchmarks.md and the README's 
 bench-shapes: $(STAMPS)/test-tools #: Record again what curl, Go, Chromium and other clients send
 	$(BENCH) shapes $(CLIENTS)
 
-bench-async: setup-release .bench/floor-sleeper $(LOAD) tools-peers tools-python #: Compare concurrency with C and FastAPI (BENCH_FLAGS="--rounds 5 --only beside")
+bench-async: setup-release .bench/floor-sleeper .bench/floor-beside tools-peers tools-python #: Compare concurrency with C and FastAPI (BENCH_FLAGS="--rounds 5 --only beside")
 	$(BENCH) sleepers $(BENCH_FLAGS)
 
 bench-embeddings: setup-release .bench/embeddings/bin/python #: Measure the gain of batching for a sentence-embedding model

@@ -7,14 +7,16 @@ percentiles also go to `.bench/sleepers.json`, and their cumulative distribution
 docs/concurrency.svg.
 
 The server has one core and the load another: on a shared core every server takes milliseconds
-longer. `ab` prints whole milliseconds, so its `-e` output is used, which is exact. The other parts
-have 32 connections of `bench/load`, and `beside` a second one, whose calls sleep.
+longer. `ab` prints whole milliseconds, so its `-e` output is used, which is exact. The load of
+`share` and `beside` is `floor/beside.c`, with 32 connections.
 """
 
 import argparse
 import contextlib
 import functools
+import socket
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -22,17 +24,14 @@ from bench import OUTPUT, ROOT
 from bench.harness import figures, processes, request
 from bench.harness.figures import Column, Sample, spread
 from bench.render.lines import Axis, Panel, lines
-from bench.suite import drivers
 from bench.suite.plan import SINGLE
 from bench.suite.servers import Server, python_peer, served
 
 ROUNDS = 5
 HAS_ENGINES = True
 SLEEP_MS = 100
-SLEEPERS, CONNECTIONS, LOAD_SECONDS = 100, 32, 1.0
+SLEEPERS, BESIDE_SECONDS = 100, 1.0
 CALL = b'{"jsonrpc":"2.0","method":"sleep","id":1}'
-SUM, SUM_ASYNC = (request.call(it, params={"a": 55, "b": 21}) for it in ("sum", "sum_async"))
-WARM_UP_SECONDS = 0.3
 #: Calls, connections, and whether connections are kept. The last load varies most, so it runs
 #: twice.
 LOADS = [(1000, 100, True), (1000, 100, False), (5000, 1000, True), (5000, 1000, True)]
@@ -50,29 +49,11 @@ def ideal() -> tuple[str, ...]:
     return (str(OUTPUT / "floor-sleeper"), str(SLEEP_MS))
 
 
-def kept(call: bytes) -> bytes:
-    """A request that keeps its connection, which the ideal server looks for, because of `ab`."""
-    return request.post(call, Connection="keep-alive")
-
-
-def load(port: int, call: bytes, seconds: float = LOAD_SECONDS) -> Sample:
-    """Calls a second, and the 99th percentile of their latency in microseconds."""
-    found = drivers.repeat(port, [kept(call)], CONNECTIONS, seconds)
-    return {"rate": found["requests"] / found["duration"], "p99": found["p99"]}
-
-
-def beside_sleepers(port: int) -> Sample:
-    """The same of `sum`, while other connections call a function that sleeps."""
-    sent = request.write(OUTPUT / "sleep.requests", [kept(CALL)])
-    words = ["--connections", SLEEPERS, "--seconds", LOAD_SECONDS + 1, "--requests", sent]
-    with processes.start_load([drivers.PROGRAM, *words, f"127.0.0.1:{port}"]) as sleeping:
-        try:
-            load(port, SUM, WARM_UP_SECONDS)
-            return load(port, SUM)
-        finally:
-            sleeping.kill()
-            # The ideal server answers to their descriptors until then, which the next load may get.
-            time.sleep(2 * SLEEP_MS / 1e3)
+def beside_load(port: int, sleepers: int, method: str = "sum") -> Sample:
+    """Calls a second, and the median and 99th percentile of their latency in microseconds."""
+    command = [OUTPUT / "floor-beside", port, sleepers, BESIDE_SECONDS, method]
+    output = processes.run_load(command, BESIDE_SECONDS)
+    return dict(zip(("rate", "p50", "p99"), map(float, output.split()), strict=True))
 
 
 @contextlib.contextmanager
@@ -109,8 +90,8 @@ def beside(options: argparse.Namespace) -> None:
     """The 99th percentile of `sum` alone, and while sleeping calls wake at the same moment."""
     commands = {IDEAL: ideal(), **{f"ucall {it}": ours(it) for it in options.engines}}
     sides = {
-        "p99 alone µs": lambda port: load(port, SUM)["p99"],
-        f"p99 beside {SLEEPERS} sleepers µs": lambda port: beside_sleepers(port)["p99"],
+        "p99 alone µs": lambda port: beside_load(port, 0)["p99"],
+        f"p99 beside {SLEEPERS} sleepers µs": lambda port: beside_load(port, SLEEPERS)["p99"],
     }
     with all_serving(commands) as ports:
         compare(ports, sides, options.rounds, AT_32)
@@ -119,14 +100,15 @@ def beside(options: argparse.Namespace) -> None:
 def share(options: argparse.Namespace) -> None:
     """The ratio of an async function's calls a second to a plain one's."""
     sides = {
-        "plain, calls/s": lambda port: load(port, SUM)["rate"],
-        "async, calls/s": lambda port: load(port, SUM_ASYNC)["rate"],
+        "plain, calls/s": lambda port: beside_load(port, 0)["rate"],
+        "async, calls/s": lambda port: beside_load(port, 0, "sum_async")["rate"],
     }
     with all_serving({f"ucall {it}": ours(it) for it in options.engines}) as ports:
         compare(ports, sides, options.rounds, AT_32)
 
 
 EMBEDDINGS = OUTPUT / "embeddings/bin/python"
+CONNECTIONS = 32
 CALL_SECONDS = 3.0
 
 
@@ -136,8 +118,8 @@ def embeddings(options: argparse.Namespace) -> None:
         return
     environment = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT / "examples/embeddings")}
     sides = {
-        "one by one, calls/s": lambda port: sentences(port, "embed_one_by_one"),
-        "batched": lambda port: sentences(port, "embed"),
+        "one by one, calls/s": lambda port: _rate(port, "embed_one_by_one"),
+        "batched": lambda port: _rate(port, "embed"),
     }
     for engine in options.engines:
         port = processes.free_port()
@@ -149,14 +131,27 @@ def embeddings(options: argparse.Namespace) -> None:
             compare({f"ucall {engine}": port}, sides, min(options.rounds, 3), title)
 
 
-def sentences(port: int, method: str) -> float:
-    """Calls a second of concurrent callers, each with a sentence of its own."""
-    texts = (f"caller {number} says a sentence" for number in range(CONNECTIONS))
-    sent = [request.post(request.call(method, text)) for text in texts]
-    found = drivers.repeat(port, sent, CONNECTIONS, CALL_SECONDS)
-    if '"result"' not in found["reply"]:
-        raise processes.LoadError(f"{method}: {found['reply'][:200]!r}")
-    return found["requests"] / found["duration"]
+def _rate(port: int, method: str) -> float:
+    """Calls a second of concurrent callers, each of which waits for its reply."""
+    ends_at = time.monotonic() + CALL_SECONDS
+    counts = [0] * CONNECTIONS
+
+    def caller(number: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as wire:
+            replies = wire.makefile("rb")
+            while time.monotonic() < ends_at:
+                text = f"caller {number} says sentence {counts[number]}"
+                wire.sendall(request.call(method, text))
+                if b'"result"' not in replies.readline():
+                    raise SystemExit(f"{method} failed")
+                counts[number] += 1
+
+    callers = [threading.Thread(target=caller, args=[number]) for number in range(CONNECTIONS)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join()
+    return sum(counts) / CALL_SECONDS
 
 
 def sleeping(engines: list[str]) -> dict[str, tuple[Server, str]]:
