@@ -12,11 +12,11 @@ longer. `ab` prints whole milliseconds, so its `-e` output is used, which is exa
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import functools
 import socket
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -134,24 +134,22 @@ def embeddings(options: argparse.Namespace) -> None:
 def _rate(port: int, method: str) -> float:
     """Calls a second of concurrent callers, each of which waits for its reply."""
     ends_at = time.monotonic() + CALL_SECONDS
-    counts = [0] * CONNECTIONS
 
-    def caller(number: int) -> None:
+    def caller(number: int) -> int:
+        count = 0
         with socket.create_connection(("127.0.0.1", port)) as wire:
             replies = wire.makefile("rb")
             while time.monotonic() < ends_at:
-                text = f"caller {number} says sentence {counts[number]}"
+                text = f"caller {number} says sentence {count}"
                 wire.sendall(request.call(method, text))
-                if b'"result"' not in replies.readline():
-                    raise SystemExit(f"{method} failed")
-                counts[number] += 1
+                reply = replies.readline()
+                if b'"result"' not in reply:
+                    raise processes.LoadError(f"{method}: {reply[:200]!r}")
+                count += 1
+        return count
 
-    callers = [threading.Thread(target=caller, args=[number]) for number in range(CONNECTIONS)]
-    for thread in callers:
-        thread.start()
-    for thread in callers:
-        thread.join()
-    return sum(counts) / CALL_SECONDS
+    with concurrent.futures.ThreadPoolExecutor(CONNECTIONS) as callers:
+        return sum(callers.map(caller, range(CONNECTIONS))) / CALL_SECONDS
 
 
 def sleeping(engines: list[str]) -> dict[str, tuple[Server, str]]:

@@ -1,5 +1,6 @@
 """One load on one server, by wrk, h2load, `bench/load` or Cap'n Proto's, and its result."""
 
+import http.client
 import json
 import re
 import statistics
@@ -22,6 +23,7 @@ FAILURES = (
     request.WrongReplyError,
     subprocess.TimeoutExpired,
     OSError,
+    http.client.HTTPException,
     ValueError,
 )
 

@@ -36,7 +36,15 @@ class ToolError(Exception):
     """The tool is missing, or the server does not run under it."""
 
 
-FAILURES = (ToolError, processes.StartError, request.WrongReplyError, OSError)
+FAILURES = (
+    ToolError,
+    processes.StartError,
+    request.WrongReplyError,
+    OSError,
+    http.client.HTTPException,
+)
+#: Counts by which two runs may differ, whatever the requests.
+STRAY = 5
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,7 @@ def a_call(tool: Tool, server: Server, sent: Sequence[bytes]) -> dict[str, float
     steps = 10 * tool.few
     few, many = (totals(tool, server, sent, count) for count in (tool.few, tool.few + steps))
     costs = {name: (count - few.get(name, 0)) / steps for name, count in many.items()}
-    return {name: cost for name, cost in costs.items() if abs(cost) >= 0.001}
+    return {name: cost for name, cost in costs.items() if abs(cost) > STRAY / steps}
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Parsing of loads, the output of the gate, and the duration of a whole run."""
 
 import ast
+import http.client
 import socket
 import subprocess
 import sys
@@ -152,6 +153,27 @@ def test_a_tool_that_counts_nothing_here_starts_no_server():
     server, notes = SimpleNamespace(label="a server"), []
     assert exact.try_tool(tool, server, (), notes) == {}
     assert notes == ["a server under blind: no total in its report: "]
+
+
+@pytest.mark.parametrize("error", [http.client.IncompleteRead(b""), http.client.BadStatusLine("")])
+def test_a_server_that_dies_amid_a_reply_is_a_reason_for_missing_figures(monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(exact, "a_call", fail)
+    server, notes = SimpleNamespace(label="a server"), []
+    assert exact.try_tool(exact.STRACE, server, (), notes) == {}
+    assert len(notes) == 1 and notes[0].startswith("a server under strace: ")
+
+
+def test_stray_system_calls_are_none_of_a_call(monkeypatch):
+    def totals(_tool, _server, _sent, requests):
+        return {"read": requests, "futex": 5 * (requests > 200), "brk": 6 * (requests > 200)}
+
+    monkeypatch.setattr(exact, "totals", totals)
+    tool = exact.Tool("true", ("env",), "A={}", lambda _: {}, few=200)
+    monkeypatch.setattr(exact, "why_it_counts_nothing", lambda _: None)
+    assert exact.a_call(tool, None, ()) == {"read": 1.0, "brk": 0.003}
 
 
 def test_the_gate_fails_for_another_build(monkeypatch):

@@ -8,7 +8,8 @@ import pytest
 import ucall
 from bench import ROOT
 from bench.__main__ import SECTIONS, options_of
-from bench.sections import whole
+from bench.harness.processes import LoadError
+from bench.sections import sleepers, whole
 from bench.serve import KINDS, made
 
 README = (ROOT / "bench/README.md").read_text()
@@ -43,6 +44,30 @@ def test_an_unknown_part_is_an_error_that_lists_the_known_ones(capsys):
     with pytest.raises(SystemExit):
         options_of("asgi", section, ["--only", "stream,news"])
     assert "news: not among get, post, body, stream" in capsys.readouterr().err
+
+
+@pytest.fixture
+def embedding(monkeypatch):
+    """A server whose results differ in length, as embeddings do that batches have computed."""
+    monkeypatch.setattr(sleepers, "CALL_SECONDS", 0.1)
+    server = ucall.Server(port=0)
+
+    @server
+    def embed(text: str) -> list[float]:
+        number = float(text.rpartition(" ")[2])
+        return [number / 7]
+
+    with server:
+        yield server
+
+
+def test_embeddings_are_counted_whatever_their_digits(embedding):
+    assert sleepers._rate(embedding.port, "embed") > 0
+
+
+def test_an_embedding_that_fails_is_not_counted(embedding):
+    with pytest.raises(LoadError, match=r"unknown: .*-32601"):
+        sleepers._rate(embedding.port, "unknown")
 
 
 @pytest.mark.parametrize("kind", KINDS)
