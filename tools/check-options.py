@@ -64,12 +64,18 @@ FUNCTIONS = {
     "a function": DECORATORS,
 }
 #: Pages on options of other things than servers, and where these have their defaults.
+QUEUE = "python/ucall/queue/core/options.py"
 SOURCES = {
-    "docs/client.md": "python/ucall/aio/__init__.py",
-    "docs/http.md": "python/ucall/_core.pyi",
-    "docs/queues-reference.md": "python/ucall/queue/core/options.py",
-    "docs/relay.md": "python/ucall/_server/decorators.py",
+    "docs/client.md": ("python/ucall/aio/__init__.py", "python/ucall/client.py"),
+    "docs/compression.md": (OPTIONS,),
+    "docs/http.md": ("python/ucall/_core.pyi",),
+    "docs/javascript.md": ("python/ucall/static/ucall.js",),
+    "docs/queues-reference.md": (QUEUE,),
+    "docs/queues.md": (QUEUE,),
+    "docs/relay.md": ("python/ucall/_server/decorators.py",),
 }
+#: Fewer defaults than these beside names mean that `MENTION` no longer finds them.
+MENTIONS_MIN = 55
 UNITS = {"": 1, "s": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 AMOUNT = r"(\d[\d,.]*\b)(?: ?(s|[KMG]i)B?\b)?"
 #: A name at the beginning of a row, or before a number in parentheses or behind a comma.
@@ -172,13 +178,13 @@ def default_of(path: str) -> tuple[float | None, str]:
     return value_of(found[1].rstrip(" }"), file), f"{file}:{line_of(text, found.start())}"
 
 
-def python_default(file: str, name: str) -> tuple[float | None, str] | None:
-    """The default of a parameter or a field in Python, and its place."""
+def source_default(file: str, name: str) -> tuple[float | None, str] | None:
+    """The default of a parameter or a field in Python, or an option in JavaScript; its place."""
     text = text_of(file)
-    found = re.search(rf"^ +{name}: [^=\n]+ = (.+?),?$", text, re.MULTILINE)
+    found = re.search(rf"^ +{name}: [^=\n]+ = (.+?),?$|\.{name} \?\? (.+);$", text, re.MULTILINE)
     if found is None:
         return None
-    written = found[1]
+    written = found[1] or found[2]
     if constant := re.fullmatch(r"(?:\w+\.)?([A-Z_]+)", written):
         modules = "".join(map(Path.read_text, sorted(ROOT.glob("python/ucall/_client/*.py"))))
         written = re.search(rf"^{constant[1]} = (.+)$", modules, re.MULTILINE)[1]
@@ -344,31 +350,54 @@ def other_row_complaints(at: str, option: str, default: str) -> Iterator[str]:
     name, owner = named[1], named[2].replace("`", "")
     if owner not in FUNCTIONS:
         return
-    found = python_default(FUNCTIONS[owner], name)
+    found = source_default(FUNCTIONS[owner], name)
     if found is None or shown(found[0]) != default:
         wanted = f"{shown(found[0])} of {found[1]}" if found else f"of {FUNCTIONS[owner]}"
         yield f"{at}: {name}: expected the default {wanted}, got {default}"
 
 
-def mention_complaints(known: dict[str, Option]) -> Iterator[str]:
-    """Defaults beside the names of options, as in "`max_nesting` (128)", on all pages."""
+class Mention(NamedTuple):
+    """A default beside the name of an option, as in "`max_nesting` (128)"."""
+
+    at: str
+    given: float
+    #: The defaults that it is compared with, and their places.
+    defaults: list[tuple[float | None, str]]
+
+
+def mentions(known: dict[str, Option]) -> Iterator[Mention]:
+    """Those of known options on all pages, and of others on the pages of `SOURCES`."""
     for path in sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"]):
         file, text = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
         for it in re.finditer(MENTION, text, re.MULTILINE):
             name = it[1] or it[2]
-            found = python_default(SOURCES[file], name) if file in SOURCES else None
-            if found is None and (option := known.get(name)):
-                found = option.default, f"{OPTIONS}:{option.line}"
-            if found and (given := number(it[3], it[4])) != found[0]:
-                at = f"{file}:{line_of(text, it.start())}: {name}"
-                wanted = f"{shown(found[0])} of {found[1]}"
-                yield f"{at}: expected the default {wanted}, got {shown(given)}"
+            sources = (source_default(source, name) for source in SOURCES.get(file, ()))
+            defaults = [default for default in sources if default]
+            if not defaults and (option := known.get(name)):
+                defaults = [(option.default, f"{OPTIONS}:{option.line}")]
+            if not defaults and file not in SOURCES:
+                continue
+            at = f"{file}:{line_of(text, it.start())}: {name}"
+            yield Mention(at, number(it[3], it[4]), defaults)
+
+
+def mention_complaints(known: dict[str, Option]) -> Iterator[str]:
+    compared = 0
+    for at, given, defaults in mentions(known):
+        compared += len(defaults)
+        if not defaults:
+            yield f"{at}: no option of {' or '.join(SOURCES[at.partition(':')[0]])}"
+        for default, where in defaults:
+            if given != default:
+                yield f"{at}: expected the default {shown(default)} of {where}, got {shown(given)}"
+    if compared < MENTIONS_MIN:
+        yield f"docs:1: expected {MENTIONS_MIN} defaults beside names of options, got {compared}"
 
 
 def store_complaints(known: dict[str, Option]) -> Iterator[str]:
     """The defaults of a store's limits in Rust, in the header and on their page."""
     for name in ("max_bytes", "max_value_bytes", "max_watch_bytes"):
-        default, where = python_default(STORE_OPTIONS, name) or (None, STORE_OPTIONS)
+        default, where = source_default(STORE_OPTIONS, name) or (None, STORE_OPTIONS)
         wanted = f"{shown(default)} of {where}"
         places = {
             STORE: rf"\b{name.removeprefix('max_')}_max: (\w+ << \w+),",
@@ -399,7 +428,8 @@ def main() -> None:
     complaints = [it for check in checks for it in check(known)]
     if complaints:
         sys.exit("\n".join(complaints))
-    print(f"options: {len(known)} limits")
+    compared = sum(len(it.defaults) for it in mentions(known))
+    print(f"options: {len(known)} limits, {compared} defaults beside their names on pages")
 
 
 main()

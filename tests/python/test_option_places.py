@@ -14,24 +14,25 @@ ROOT = Path(__file__).parents[2]
 OPTIONS, PAGE = "python/ucall/options.py", "docs/limits.md"
 BINDING, C_CONFIG = "crates/ucall-python/src/options.rs", "crates/ucall-capi/src/config.rs"
 HEADER, SERVER = "include/ucall/ucall.h", "crates/ucall-server/src/config.rs"
+DECORATORS, CLIENT = "python/ucall/_server/decorators.py", "python/ucall/client.py"
+CHECK = "tools/check-options.py"
 #: Further files that the check reads.
 OTHERS = [
     "README.md",
     "crates/ucall-proto/src/http1/parser.rs",
     "crates/ucall-proto/src/limits.rs",
     "crates/ucall-store/src/options.rs",
-    "docs/client.md",
-    "docs/relay.md",
-    "docs/store.md",
-    "docs/udp.md",
     "python/ucall/_client/base.py",
     "python/ucall/_client/inbox.py",
     "python/ucall/_core.pyi",
-    "python/ucall/_server/decorators.py",
+    DECORATORS,
     "python/ucall/_server/function_decorators.py",
     "python/ucall/aio/__init__.py",
+    CLIENT,
+    "python/ucall/queue/core/options.py",
+    "python/ucall/static/ucall.js",
     "python/ucall/store/__init__.py",
-    "tools/check-options.py",
+    CHECK,
 ]
 
 
@@ -114,6 +115,13 @@ def test_all_places_agree() -> None:
         (PAGE, "`request.form`, not in C | 1,048,576", "`request.form` | 1", "max_text_bytes: "),
         (PAGE, "`max_connections_per_peer` and, in C", "in C", "among the options that are off"),
         ("docs/relay.md", "| `max_failures` | 5", "| `max_failures` | 6", "got 6"),
+        (DECORATORS, "max_failures: int", "failures_max: int", "max_failures: no option of"),
+        (CLIENT, "max_reply_bytes: int = REPLY_BYTES_MAX", "max_reply_bytes: int = 1", "client.py"),
+        ("docs/queues.md", "`expire_s` (30)", "`expire_s` (31)", "got 31"),
+        ("docs/compression.md", "`min_bytes` (1,024)", "`min_bytes` (1,025)", "got 1,025"),
+        ("docs/compression.md", "`max_bytes` (4 MiB)", "`max_bytes` (4 KiB)", "got 4,096"),
+        ("docs/javascript.md", "Bytes` | 1 MiB", "Bytes` | 2 MiB", "static/ucall.js"),
+        (CHECK, r"(?:^\| `(\w+)` \| |", r"(?:^\| ´(\w+)´ \| |", "defaults beside names"),
         ("docs/client.md", "`max_reply_bytes`, 64 MiB", "`max_reply_bytes`, 4 MiB", "aio/__init__"),
         ("docs/udp.md", "`max_source_calls` (64)", "`max_source_calls` (65)", "got 65"),
         ("docs/udp.md", "`max_dedupe_bytes` (64 MiB)", "`max_dedupe_bytes` (64 KiB)", "got 65,536"),
@@ -122,7 +130,8 @@ def test_all_places_agree() -> None:
 def test_a_place_that_differs_is_named(
     tmp_path: Path, file: str, before: str, after: str, expected: str
 ) -> None:
-    for name in (OPTIONS, PAGE, BINDING, C_CONFIG, HEADER, SERVER, *OTHERS):
+    pages = (str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))
+    for name in (OPTIONS, BINDING, C_CONFIG, HEADER, SERVER, *OTHERS, *pages):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     text = (tmp_path / file).read_text()
