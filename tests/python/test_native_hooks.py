@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,27 @@ def test_hooks_that_ask_for_it_are_around_stores(new_server: NewServer, tmp_path
     ]
     assert seen.calls[1][2] == {"version": 1, "value": 7} and seen.calls[5][2] == "RPCError"
     assert [method for method, *_ in others.calls] == ["add", "kv.absent"]
+
+
+def test_native_calls_do_not_wait_for_another_turn(new_server: NewServer, tmp_path: Path) -> None:
+    server = new_server()
+    server.middleware(native=True)(awaiting)
+    server.store("kv", tmp_path / "kv")
+    server.start()
+    began = time.monotonic()
+    with Wire(server.port) as wire:
+        for version in range(1, 41):
+            assert wire.result("kv.put", ["a", 7]) == version
+    assert time.monotonic() - began < 30, "each would wait for a second"
+
+
+def test_a_native_call_counts_once(new_server: NewServer, tmp_path: Path) -> None:
+    server = new_server(max_running_calls=1)
+    server.middleware(native=True)(awaiting)
+    server.store("kv", tmp_path / "kv")
+    server.start()
+    with Wire(server.port) as wire:
+        assert wire.result("kv.put", ["a", 7]) == 1
 
 
 def test_hooks_change_and_refuse_native_calls(new_server: NewServer, tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ pub enum Polled {
     Item(Overflow),
     /// There is room for more of its request's body. The call goes on.
     TakesBody,
+    /// A hook has called a native procedure, which goes on at the end of the turn's calls.
+    BeginsNative,
 }
 
 impl From<Result<(), RpcError>> for Polled {

@@ -17,11 +17,11 @@ use crate::hooks::CallTarget;
 /// The calls of native procedures that hooks make.
 #[derive(Default)]
 pub(super) struct NativeCalls {
-    /// What the worker has not done.
+    /// The requests that the worker has not taken.
     requests: VecDeque<NativeRequest>,
     /// Those without an outcome.
     awaited: HashMap<CallId, Arc<AwaitedCall>>,
-    /// How many there were.
+    /// The number of calls so far.
     count: u64,
 }
 
@@ -44,8 +44,13 @@ impl Deferral {
 
     /// Cancels the native procedure that a hook does not await any more.
     pub(super) fn cancel_native(&mut self, call: CallId) {
-        if self.natives.awaited.remove(&call).is_some() {
-            self.natives.requests.push_back(NativeRequest::Cancel(call));
+        if self.natives.awaited.remove(&call).is_none() {
+            return;
+        }
+        let requests = &mut self.natives.requests;
+        match requests.iter().position(|request| request.id() == call) {
+            Some(index) => drop(requests.remove(index)),
+            None => requests.push_back(NativeRequest::Cancel(call)),
         }
     }
 
@@ -75,6 +80,7 @@ impl Deferral {
 
     /// The worker has dropped the native calls of a connection that has closed.
     pub(super) fn drop_natives(&mut self, functions: &mut Functions, connection: Id) {
+        self.natives.requests.retain(|request| request.id().connection != connection);
         let calls = self.natives.awaited.keys().filter(|call| call.connection == connection);
         for call in calls.copied().collect::<Vec<_>>() {
             self.native_replied(functions, call, Err(errors::aborted("the caller has left")));

@@ -19,8 +19,14 @@ impl<H: Handler> Dispatcher<H> {
     /// may have others run.
     pub(super) fn poll_native(&mut self, text: &mut Vec<u8>) -> Option<(CallId, Polled)> {
         loop {
+            let mut begun = None;
             while let Some(request) = self.handler.next_native() {
+                begun = Some(request.id());
                 self.run_inner(request, text);
+                text.clear();
+            }
+            if let Some(call) = begun {
+                return Some((call, Polled::BeginsNative));
             }
             let (call, polled) = self.natives.poll_reply(text)?;
             if !is_inner(call) {

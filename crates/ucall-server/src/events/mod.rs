@@ -379,6 +379,8 @@ impl<E: Engine, H: Handler> ConnectionDriver<E, H> {
         match polled {
             Polled::Item(overflow) => self.handle_item(call, overflow),
             Polled::TakesBody => self.resume_body(call),
+            // Those of this turn may have ended before.
+            Polled::BeginsNative => self.end_calls(),
             Polled::Result => self.complete(call, Ok(())),
             Polled::Parts(parts) => self.complete_with_parts(call, parts),
             Polled::Error(error) => self.complete(call, Err(&error)),

@@ -98,7 +98,9 @@ impl McpCalls {
             polled => polled,
         };
         let outcome = match polled {
-            Polled::Item(_) | Polled::Parts(_) | Polled::TakesBody => return polled,
+            Polled::Item(_) | Polled::Parts(_) | Polled::TakesBody | Polled::BeginsNative => {
+                return polled;
+            }
             Polled::Result => Ok(&text[..]),
             Polled::Error(ref error) => Err(error.clone()),
         };

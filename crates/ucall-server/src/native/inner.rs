@@ -21,6 +21,16 @@ pub enum NativeRequest {
     Cancel(CallId),
 }
 
+impl NativeRequest {
+    /// The call that it is about.
+    pub fn id(&self) -> CallId {
+        match self {
+            Self::Call(inner) => inner.id,
+            Self::Cancel(call) => *call,
+        }
+    }
+}
+
 /// A call of a native procedure within a call with hooks.
 #[derive(Debug)]
 pub struct InnerCall {

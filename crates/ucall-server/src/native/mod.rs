@@ -27,7 +27,7 @@ pub use self::sockets::NativeContext;
 pub(crate) use self::sockets::{NativeLimits, NativeSockets};
 use crate::caller::Caller;
 use crate::deadline::Deadline;
-use crate::deferred_calls::{OutcomeQueue, Token};
+use crate::deferred_calls::{OutcomeQueue, RunPermit, Token};
 use crate::metrics::{CallMetrics, RunningCall, SeriesIndex};
 
 /// The queue of one worker that takes the outcomes of deferred native calls.
@@ -157,9 +157,14 @@ impl NativeCall<'_> {
     /// # Errors
     /// The reply to a call past the limit on running calls.
     pub fn defer(self, held_bytes: usize) -> Result<Token, RpcError> {
-        let permit = self.calls.admit(self.caller.own_connection())?;
+        let call_id = self.caller.call_id(self.request);
+        // The call with the hooks has a permit.
+        let permit = match is_inner(call_id) {
+            true => RunPermit::uncounted(),
+            false => self.calls.admit(self.caller.own_connection())?,
+        };
         let reserved = self.calls.budget().reserve_large(held_bytes);
-        let caller = self.request.id.map(|_| self.caller.call_id(self.request));
+        let caller = self.request.id.map(|_| call_id);
         let running = |(metrics, series): (&Arc<CallMetrics>, SeriesIndex)| {
             RunningCall::new(metrics.clone(), series, self.now)
         };
