@@ -277,7 +277,8 @@ impl<F> Exchange<F> {
     }
 }
 
-/// What a reply has besides its id and its result, and the digits of its length in a head before it.
+/// What a reply has besides its id and its result, and the digits of its length in a head before
+/// it.
 const AROUND_REPLY_BYTES: usize = AROUND_RESULT_BYTES + 20;
 
 /// The calls that wait, by their ids. Several may have the same one.
