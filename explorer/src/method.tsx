@@ -7,7 +7,7 @@ import { mediaTypeOf } from "./binary";
 import { useCall } from "./call";
 import { ErrorContext, type FieldError } from "./controls";
 import { CopyButton } from "./copy";
-import { REST_PATH, paramsOf, pathOf, valuesOf } from "./openrpc";
+import { REST_PATH, haveFields, paramsOf, pathOf, valuesOf } from "./openrpc";
 import type { Credential, Method, Params } from "./openrpc";
 import { Outcome } from "./outcome";
 import { ParamFields, ParamText } from "./params";
@@ -15,6 +15,7 @@ import { Prose } from "./prose";
 import { initialValue, kindOf, type Resolver } from "./schema";
 import { Shape } from "./shape";
 import { SNIPPETS, type Shown } from "./snippets";
+import { hasFile } from "./values";
 
 interface MethodProps {
   method: Method;
@@ -34,6 +35,7 @@ export function MethodView({ method, client, resolver, credential, values }: Met
   const { state, run, stop } = useCall(client, method);
   // Params that are typed as JSON are sent as they are.
   const [typed, setTyped] = useState<Params>();
+  const [isTextValid, setIsTextValid] = useState(true);
   const params = useMemo(() => typed ?? paramsOf(method, given), [method, given, typed]);
 
   const change = (update: (before: Record<string, unknown>) => Record<string, unknown>) =>
@@ -42,7 +44,9 @@ export function MethodView({ method, client, resolver, credential, values }: Met
       values.set(method.name, changed);
       return changed;
     });
-  const type = (changed: Params) => {
+  const type = (changed: Params | undefined) => {
+    setIsTextValid(changed !== undefined);
+    if (!changed) return;
     setTyped(changed);
     change(() => valuesOf(method, changed));
   };
@@ -94,9 +98,11 @@ export function MethodView({ method, client, resolver, credential, values }: Met
             or <kbd>Ctrl</kbd>+<kbd>Enter</kbd>
           </span>
           {method.params.length > 0 && (
-            <button type="button" class="quiet" onClick={() => setTyped(typed ? undefined : params)}>
-              Params as {typed ? "fields" : "JSON"}
-            </button>
+            <ModeButton
+              name={`Params as ${typed ? "fields" : "JSON"}`}
+              problem={typed ? textProblem(method, typed, isTextValid) : fileProblem(given)}
+              onClick={() => setTyped(typed ? undefined : params)}
+            />
           )}
         </div>
       </form>
@@ -110,6 +116,30 @@ export function MethodView({ method, client, resolver, credential, values }: Met
       />
     </article>
   );
+}
+
+interface ModeButtonProps {
+  name: string;
+  /** Why the other mode cannot have these params; empty if it can. */
+  problem: string;
+  onClick(): void;
+}
+
+function ModeButton({ name, problem, onClick }: ModeButtonProps) {
+  return (
+    <button type="button" class="quiet" disabled={!!problem} title={problem} onClick={onClick}>
+      {name}
+    </button>
+  );
+}
+
+function textProblem(method: Method, typed: Params, isTextValid: boolean): string {
+  if (!isTextValid) return "The text is no JSON of params";
+  return haveFields(method, typed) ? "" : "Some params have no field";
+}
+
+function fileProblem(given: Record<string, unknown>): string {
+  return hasFile(given) ? "A chosen file is not shown as text" : "";
 }
 
 /** Ctrl+Enter calls, wherever the focus is. */

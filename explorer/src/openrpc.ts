@@ -122,7 +122,7 @@ export function paramsOf(method: Method, values: Record<string, unknown>): Param
 /** The values of a form that has these params. */
 export function valuesOf(method: Method, params: Params): Record<string, unknown> {
   const [named, positional] = restOf(method);
-  const names = method.params.filter((it) => !it["x-rest"]).map(({ name }) => name);
+  const names = namesOf(method);
   if (Array.isArray(params)) {
     const given = names.slice(0, params.length).map((name, at) => [name, params[at]] as const);
     const rest = positional && { [positional]: params.slice(names.length) };
@@ -132,6 +132,18 @@ export function valuesOf(method: Method, params: Params): Record<string, unknown
   const known = entries.filter(([name]) => names.includes(name));
   const others = entries.filter(([name]) => !names.includes(name));
   return { ...Object.fromEntries(known), ...(named && { [named]: Object.fromEntries(others) }) };
+}
+
+/** Whether a form has a place for each of these params. */
+export function haveFields(method: Method, params: Params): boolean {
+  const [named, positional] = restOf(method);
+  const names = namesOf(method);
+  if (Array.isArray(params)) return positional !== undefined || params.length <= names.length;
+  return named !== undefined || Object.keys(params).every((name) => names.includes(name));
+}
+
+function namesOf({ params }: Method): string[] {
+  return params.filter((it) => !it["x-rest"]).map(({ name }) => name);
 }
 
 /** The names of the parameters that take all further params, by name and by position. */

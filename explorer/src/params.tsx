@@ -30,7 +30,8 @@ export function ParamFields({ method, given, onChange }: FieldsProps) {
 
 interface TextProps {
   params: Params;
-  onChange(params: Params): void;
+  /** @param params undefined for a text that is invalid */
+  onChange(params: Params | undefined): void;
 }
 
 /** For params that are written already, and for long ones. */
@@ -53,7 +54,7 @@ export function ParamText({ params, onChange }: TextProps) {
         value={text}
         onInput={({ currentTarget: { value } }) => {
           setText(value);
-          if (!problemOf(value)) onChange(parseAny(value) as Params);
+          onChange(problemOf(value) ? undefined : (parseAny(value) as Params));
         }}
       />
     </div>

@@ -1,14 +1,14 @@
 /** Values as short texts: JSON on one line, and arrays in rows. */
 
 import { sizeOf, type NpyArray } from "./binary";
-import { isExactInteger } from "./values";
+import { isExactNumber } from "./values";
 
 const STRING_LENGTH = 40;
 
 /** A value as JSON on one line of about `room` characters, with `…` for what is left out. */
 export function oneLine(value: unknown, room = 160): string {
   if (typeof value === "string") return JSON.stringify(shortened(value));
-  if (typeof value !== "object" || value === null || isExactInteger(value)) {
+  if (typeof value !== "object" || value === null || isExactNumber(value)) {
     return JSON.stringify(value);
   }
   const isList = Array.isArray(value);

@@ -6,7 +6,7 @@ import { isBase64, mediaTypeOf } from "./binary";
 import { Bytes, Download, sizeText } from "./bytes";
 import { oneLine } from "./preview";
 import { kindOf, type Kind, type Resolver, type Schema } from "./schema";
-import { isExactInteger } from "./values";
+import { isExactNumber } from "./values";
 import { counted } from "./words";
 
 /** Items of a list or an object that are shown at first, and with each "more". */
@@ -27,7 +27,7 @@ interface ResultProps {
 
 export function Result({ value, schema, resolver, level = 0, name }: ResultProps) {
   const known = resolver.resolve(schema);
-  if (typeof value === "object" && value !== null && !isExactInteger(value)) {
+  if (typeof value === "object" && value !== null && !isExactNumber(value)) {
     return <Tree value={value} schema={known} resolver={resolver} level={level} name={name} />;
   }
   return (
@@ -159,7 +159,7 @@ function Tree({ value, schema, resolver, level, name }: TreeProps) {
 }
 
 function isOfNumbers(list: unknown[]): boolean {
-  return list.every((item) => typeof item === "number" || isExactInteger(item));
+  return list.every((item) => typeof item === "number" || isExactNumber(item));
 }
 
 function memberSchema(schema: Schema, key: string, isList: boolean): Schema | undefined {

@@ -1,5 +1,7 @@
 /** JSON Schema, as far as a form needs it: which control a schema has, and its first value. */
 
+import { isExactNumber } from "./values";
+
 /** What the server says about binary data, beyond JSON Schema. */
 export interface Binary {
   type: "bytes" | "array" | "image";
@@ -211,10 +213,10 @@ export function typeName(schema: Schema, resolver: Resolver): string {
         .filter(Boolean)
         .join(" ");
     case "list":
-      return `list of ${innerName(schema.items as Schema, resolver)}`;
+      return `list of ${grouped(innerName(schema.items as Schema, resolver))}`;
     case "map":
       return typeof schema.additionalProperties === "object"
-        ? `object of ${innerName(schema.additionalProperties, resolver)}`
+        ? `object of ${grouped(innerName(schema.additionalProperties, resolver))}`
         : "object of any names";
     case "object":
       return schema.title ?? "object";
@@ -225,10 +227,41 @@ export function typeName(schema: Schema, resolver: Resolver): string {
   }
 }
 
-/** A type that has a name is called by it, since it may contain itself. */
-function innerName(schema: Schema | undefined, resolver: Resolver): string {
-  const name = schema && referenceOf(schema);
-  return name ? nameOf(name) : typeName(resolver.resolve(schema), resolver);
+/** Objects are called by their names, and so is a type that contains itself. */
+function innerName(given: Schema | undefined, resolver: Resolver): string {
+  const schema = resolver.resolve(given);
+  const reference = referenceOf(given);
+  const isNamed = kindOf(schema) === "object" || reachedFrom(schema, resolver).has(reference);
+  if (reference && isNamed) return nameOf(reference);
+  return choicesOf(schema) || typeName(schema, resolver);
+}
+
+/** The references in the name of a type, and in theirs. */
+function reachedFrom(
+  schema: Schema,
+  resolver: Resolver,
+  reached = new Set<string | undefined>(),
+): Set<string | undefined> {
+  for (const part of [...variantsOf(schema), schema.items, schema.additionalProperties]) {
+    if (typeof part !== "object" || Array.isArray(part)) continue;
+    const reference = referenceOf(part);
+    if (reference && reached.has(reference)) continue;
+    if (reference) reached.add(reference);
+    reachedFrom(resolver.resolve(part), resolver, reached);
+  }
+  return reached;
+}
+
+function grouped(name: string): string {
+  return name.includes(" | ") ? `(${name})` : name;
+}
+
+const CHOICES_MAX = 20;
+
+/** The choices of an enum; empty for other types. */
+export function choicesOf({ enum: choices = [] }: Schema): string {
+  const shown = choices.slice(0, CHOICES_MAX).map((choice) => JSON.stringify(choice));
+  return [...shown, ...(choices.length > CHOICES_MAX ? ["…"] : [])].join(" | ");
 }
 
 /** The constraints of a schema in words. */
@@ -251,7 +284,8 @@ export function constraints(schema: Schema): string[] {
 }
 
 /** Whether a value is of the JSON type of a resolved schema, to find its variant of a union. */
-export function fits(schema: Schema, value: unknown): boolean {
+export function fits(schema: Schema, given: unknown): boolean {
+  const value = isExactNumber(given) ? Number(JSON.stringify(given)) : given;
   const kind = kindOf(schema);
   switch (kind) {
     case "const":

@@ -1,7 +1,7 @@
 /** The shape of a result: the name of its type, and the members of the objects in it. */
 
 import { useState } from "preact/hooks";
-import { constraints, kindOf, prefixOf, typeName, variantsOf } from "./schema";
+import { choicesOf, constraints, kindOf, prefixOf, typeName, variantsOf } from "./schema";
 import type { Resolver, Schema } from "./schema";
 
 interface ShapeProps {
@@ -14,7 +14,9 @@ export function Shape({ schema: given, resolver, isOpen: isOpenAtFirst = false }
   const [isOpen, setIsOpen] = useState(isOpenAtFirst);
   const schema = resolver.resolve(given);
   const parts = partsOf(schema, resolver);
-  const name = [typeName(schema, resolver), ...constraints(schema), ...choicesOf(schema)].join(", ");
+  const name = [typeName(schema, resolver), ...constraints(schema), choicesOf(schema)]
+    .filter(Boolean)
+    .join(", ");
   if (!parts.length) return <span class="type">{name}</span>;
   return (
     <details
@@ -26,8 +28,8 @@ export function Shape({ schema: given, resolver, isOpen: isOpenAtFirst = false }
       {/* A type may contain itself, so its members are made when it opens. */}
       {isOpen && (
         <ul class="tree">
-          {parts.map(([key, part]) => (
-            <li key={key}>
+          {parts.map(([key, part], at) => (
+            <li key={at}>
               <span class="key">{key}: </span>
               <Shape schema={part} resolver={resolver} />
               {part.description && <span class="hint"> {part.description}</span>}
@@ -64,12 +66,4 @@ function partsOf(schema: Schema, resolver: Resolver, level = 0): [string, Schema
     default:
       return [];
   }
-}
-
-const CHOICES_MAX = 20;
-
-function choicesOf({ enum: choices }: Schema): string[] {
-  if (!choices) return [];
-  const shown = choices.slice(0, CHOICES_MAX).map((choice) => JSON.stringify(choice));
-  return [[...shown, ...(choices.length > CHOICES_MAX ? ["…"] : [])].join(" | ")];
 }

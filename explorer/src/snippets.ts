@@ -2,7 +2,7 @@
 
 import { below } from "./address";
 import type { Credential, Method, Params } from "./openrpc";
-import { FileValue, isExactInteger } from "./values";
+import { FileValue, isExactNumber } from "./values";
 
 /** What a result is shown as. */
 export type Shown = "json" | "array" | "bytes" | "image";
@@ -224,7 +224,7 @@ function mark(at: number): string {
 function marked(value: unknown, files: FileValue[]): unknown {
   if (value instanceof FileValue) return mark(files.push(value) - 1);
   if (Array.isArray(value)) return value.map((it) => marked(it, files));
-  if (typeof value !== "object" || value === null || isExactInteger(value)) return value;
+  if (typeof value !== "object" || value === null || isExactNumber(value)) return value;
   return Object.fromEntries(Object.entries(value).map(([key, it]) => [key, marked(it, files)]));
 }
 

@@ -1,4 +1,4 @@
-/** The values of a form: JSON's, files, and integers that a double cannot represent. */
+/** The values of a form: JSON's, files, and numbers that are sent as they were written. */
 
 /** The contents of a file, which is sent in base64. */
 export class FileValue {
@@ -40,24 +40,36 @@ interface NewerJson {
 const json = JSON as unknown as NewerJson;
 const parse = json.parse;
 
-/** A number beyond 2⁵³ whose text is kept, where the browser can. */
+/** A number whose text is kept if it is written differently, where the browser can. */
 function exact(text: string, value: number): unknown {
-  const isInexact = /^-?\d+$/.test(text) && !Number.isSafeInteger(value);
-  return isInexact && json.rawJSON ? json.rawJSON(text) : value;
+  return json.rawJSON && JSON.stringify(value) !== text ? json.rawJSON(text) : value;
+}
+
+/** Parses JSON; what is made of numbers is given by their texts. */
+function parseNumbers(text: string, made: typeof exact): any {
+  return parse(text, (_key, value, { source }) =>
+    typeof value === "number" && source !== undefined ? made(source, value) : value,
+  );
 }
 
 /** Parses JSON and keeps all digits of integers. */
 export function parseJson(text: string): any {
   // Most texts have no such number, and a reviver costs much in long ones.
   if (!/(^|[\s[:,])-?\d{16}/.test(text)) return parse(text);
-  return parse(text, (_key, value, { source }) =>
-    typeof value === "number" && source !== undefined ? exact(source, value) : value,
+  return parseNumbers(text, (source, value) =>
+    /^-?\d+$/.test(source) && !Number.isSafeInteger(value) ? exact(source, value) : value,
   );
 }
 
-/** Whether a value is a number of `parseJson` beyond 2⁵³. */
-export function isExactInteger(value: unknown): boolean {
+/** Whether a value is a number whose text is kept. */
+export function isExactNumber(value: unknown): boolean {
   return json.isRawJSON?.(value) ?? false;
+}
+
+/** Whether a value is, or contains, a file. */
+export function hasFile(value: unknown): boolean {
+  if (value instanceof FileValue) return true;
+  return typeof value === "object" && value !== null && Object.values(value).some(hasFile);
 }
 
 /** What is typed into the control of a number. The server rejects other text, and says why. */
@@ -73,11 +85,14 @@ export function parseInteger(text: string): unknown {
   return /[.eE]/.test(text) ? text : parseNumber(text);
 }
 
-/** What is typed into the control of any value: JSON, or else text, as the command `ucall` does. */
+/**
+ * What is typed into the control of any value: JSON, or else text, as the command `ucall` does.
+ * Numbers keep their texts.
+ */
 export function parseAny(text: string): unknown {
   if (!text.trim()) return undefined;
   try {
-    return parseJson(text);
+    return parseNumbers(text, exact);
   } catch {
     return text;
   }

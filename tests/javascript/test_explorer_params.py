@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import re
+from typing import Literal
 
 import pydantic
 import pytest
@@ -35,6 +37,15 @@ class Order:
 
 
 Json = TypeAliasType("Json", "list[Json] | dict[str, Json] | int")  # type: ignore[misc]
+
+
+UserId = TypeAliasType("UserId", int)
+
+
+class Users(pydantic.BaseModel):
+    ids: list[UserId]
+    chosen: list[UserId | Literal["all", "me"]]
+    colours: dict[str, Colour]
 
 
 class Document(pydantic.BaseModel):
@@ -140,3 +151,76 @@ def test_a_type_of_lists_may_contain_itself(open_page: OpenPage) -> None:
         field(page, "params").fill('{"document": {"body": [[1], {"a": [2]}]}}')
         call(page)
         expect(outcome(page)).to_contain_text("a: ")
+
+
+def test_names_of_types_without_members_are_not_shown(open_page: OpenPage) -> None:
+    server = ucall.Server(port=0, title="Users")
+
+    @server
+    def find(users: Users) -> Users:
+        return users
+
+    with server:
+        page = open_page(server, expected="WebSocket connection")
+        shown = page.locator("dl")
+        expect(shown).to_contain_text("ids: list of integer")
+        expect(shown).to_contain_text('chosen: list of (integer | "all" | "me")')
+        expect(shown).to_contain_text('colours: object of ("red" | "blue")')
+        expect(page.get_by_role("group", name="ids")).to_contain_text("list of integer")
+
+
+def test_typed_numbers_are_sent_as_they_are_written(serve: Serve, open_page: OpenPage) -> None:
+    page = open_page(serve(), "#same")
+    page.get_by_role("button", name="Params as JSON").click()
+    numbers = "[1.0, 0.12345678901234567890, 1e400, -0, 1.5]"
+    field(page, "params").fill(f'{{"value": {numbers}}}')
+    page.locator("summary", has_text="The call as a program").click()
+    sent = numbers.replace(" ", "")
+    expect(page.get_by_role("region", name="curl")).to_contain_text(f'{{"value":{sent}}}')
+    page.get_by_role("button", name="Params as fields").click()
+    expect(field(page, "value")).to_have_value(sent)
+
+
+def test_typed_numbers_are_found_in_unions(open_page: OpenPage) -> None:
+    server = ucall.Server(port=0, title="Keys")
+
+    @server
+    def find(key: str | int) -> None: ...
+
+    with server:
+        page = open_page(server, expected="WebSocket connection")
+        page.get_by_role("button", name="Params as JSON").click()
+        field(page, "params").fill('{"key": 9007199254740993}')
+        page.get_by_role("button", name="Params as fields").click()
+        expect(field(page, "Type of key").locator(":checked")).to_have_text("integer")
+        expect(field(page, "key")).to_have_value("9007199254740993")
+
+
+def test_a_text_without_fields_stays(serve: Serve, open_page: OpenPage) -> None:
+    page = open_page(serve(), "#sum")
+    page.get_by_role("button", name="Params as JSON").click()
+    text, as_fields = field(page, "params"), page.get_by_role("button", name="Params as fields")
+    for refused, reason in (
+        ('{"a": ', "no JSON"),
+        ("7", "no JSON"),
+        ('{"a": 1, "c": 2}', "no field"),
+        ("[1, 2, 3]", "no field"),
+    ):
+        text.fill(refused)
+        expect(as_fields).to_be_disabled()
+        expect(as_fields).to_have_attribute("title", re.compile(reason))
+    for fitting in ('{"a": 1}', "[1, 2]"):
+        text.fill(fitting)
+        expect(as_fields).to_be_enabled()
+
+
+def test_a_file_is_not_shown_as_text(serve: Serve, open_page: OpenPage) -> None:
+    page = open_page(serve(), "#reverse")
+    as_json = page.get_by_role("button", name="Params as JSON")
+    expect(as_json).to_be_enabled()
+    chosen = {"name": "a.bin", "mimeType": "application/octet-stream", "buffer": b"abc"}
+    field(page, "data").set_input_files(chosen)
+    expect(as_json).to_be_disabled()
+    expect(as_json).to_have_attribute("title", "A chosen file is not shown as text")
+    field(page, "data").set_input_files([])
+    expect(as_json).to_be_enabled()
