@@ -140,6 +140,13 @@ def test_the_gate_accepts_a_small_increase(now, holds):
     assert [each for each, _ in gate.compared(STORED, found)] == [holds, True]
 
 
+def test_the_gate_takes_the_lower_of_two_counts():
+    found = {"a": {"system calls": 3.0, "instructions by callgrind": 4_500.0}, "b": {"x": 1.0}}
+    again = {"a": {"system calls": 3.1, "instructions by callgrind": 3_500.0}}
+    lower = {"a": {"system calls": 3.0, "instructions by callgrind": 3_500.0}, "b": {"x": 1.0}}
+    assert gate.lower(found, again) == lower
+
+
 def test_the_gate_reports_missing_counters():
     stored = {"posix": {**STORED["posix"], "instructions by perf": 900.0}}
     lines = list(gate.compared(stored, {"posix": {"system calls": 3.5}}))
