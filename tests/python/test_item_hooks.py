@@ -207,11 +207,11 @@ def test_a_call_whose_caller_has_left_ends(new_server: NewServer, kind: str) -> 
     source = add(server, kind, 1)
     server.add(sum)
     server.start()
-    for _ in range(2):
+    for _ in range(20):
         with Client(port=server.port) as client, client.stream.f(-1, 0) as stream:
             assert next(iter(stream)) == 0
     if isinstance(source, Source):
-        assert eventually(lambda: source.closed == 2, 30)
+        assert eventually(lambda: source.closed == 20, 30)
     with Wire(server.port) as wire:
         assert wire.result("f", [2, 0]) == [0, 1], "it gets the only slot"
 

@@ -83,7 +83,7 @@ def test_native_calls_do_not_wait_for_another_turn(new_server: NewServer, tmp_pa
 
 
 def test_a_native_call_counts_once(new_server: NewServer, tmp_path: Path) -> None:
-    server = new_server(max_running_calls=1)
+    server = new_server(limits=ucall.Limits(max_running_calls=1))
     server.middleware(native=True)(awaiting)
     server.store("kv", tmp_path / "kv")
     server.start()

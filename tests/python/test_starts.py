@@ -295,14 +295,16 @@ def test_the_tutorials_module_is_tested_while_it_is_served(tmp_path: Path) -> No
     tests = [block for block in _blocks("testing.md") if "import app" in block]
     for number, test in enumerate(tests):
         (tmp_path / f"test_{number}.py").write_text(test)
-    passed = 2 * "".join(tests).count("\ndef test_")
+    passed = 2 * "".join(tests).count("def test_")
     command = [sys.executable, "app.py"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as served:
         try:
             assert listening_port(served) == port
-            processes = ["-p", "xdist", "-p", "pytest_ucall", "-n", "2", "--dist=each"]
+            names = ("xdist", "pytest_ucall", "anyio.pytest_plugin")
+            plugins = [option for name in names for option in ("-p", name)]
+            processes = ["-n", "2", "--dist=each"]
             done = subprocess.run(
-                [sys.executable, "-m", "pytest", "-q", *processes],
+                [sys.executable, "-m", "pytest", "-q", *plugins, *processes],
                 cwd=tmp_path,
                 # Otherwise each process imports the plugins of all that is installed.
                 env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},

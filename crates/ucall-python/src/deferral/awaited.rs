@@ -215,6 +215,8 @@ impl Deferral {
         }
         if let Some(token) = awaited.token() {
             self.abandon(functions, token, None);
+            // Of a task that is cancelled.
+            self.streams.push_callbacks();
         }
     }
 }
