@@ -1,11 +1,11 @@
 //! Calls of native procedures, which async hooks await and the worker runs.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use ucall_engine::Id;
-use ucall_proto::RpcError;
+use ucall_proto::{CallNumber, RpcError};
 use ucall_server::{CallId, NativeRequest};
 
 use super::Deferral;
@@ -17,12 +17,18 @@ use crate::hooks::CallTarget;
 /// The calls of native procedures that hooks make.
 #[derive(Default)]
 pub(super) struct NativeCalls {
-    /// The requests that the worker has not taken.
+    /// The requests that the worker has not taken, also of calls that have ended since.
     requests: VecDeque<NativeRequest>,
-    /// Those without an outcome.
-    awaited: HashMap<CallId, Arc<AwaitedCall>>,
+    /// The calls without an outcome. Those of a connection are neighbours.
+    awaited: BTreeMap<CallId, NativeCall>,
     /// The number of calls so far.
     count: u64,
+}
+
+struct NativeCall {
+    awaited: Arc<AwaitedCall>,
+    /// Whether the worker has taken its request.
+    is_taken: bool,
 }
 
 impl Deferral {
@@ -37,20 +43,17 @@ impl Deferral {
         let inner = call.context().native_call(self.natives.count, now);
         let inner = inner.ok_or_else(errors::internal)?;
         awaited.set_native(inner.id);
-        self.natives.awaited.insert(inner.id, awaited.clone());
+        let native = NativeCall { awaited: awaited.clone(), is_taken: false };
+        self.natives.awaited.insert(inner.id, native);
         self.natives.requests.push_back(NativeRequest::Call(Box::new(inner)));
         Ok(())
     }
 
     /// Cancels the native procedure that a hook does not await any more.
     pub(super) fn cancel_native(&mut self, call: CallId) {
-        if self.natives.awaited.remove(&call).is_none() {
-            return;
-        }
-        let requests = &mut self.natives.requests;
-        match requests.iter().position(|request| request.id() == call) {
-            Some(index) => drop(requests.remove(index)),
-            None => requests.push_back(NativeRequest::Cancel(call)),
+        let native = self.natives.awaited.remove(&call);
+        if native.is_some_and(|native| native.is_taken) {
+            self.natives.requests.push_back(NativeRequest::Cancel(call));
         }
     }
 
@@ -62,7 +65,14 @@ impl Deferral {
     /// What the worker is to do for hooks.
     #[inline]
     pub(crate) fn next_native(&mut self) -> Option<NativeRequest> {
-        self.natives.requests.pop_front()
+        while let Some(request) = self.natives.requests.pop_front() {
+            let NativeRequest::Call(inner) = &request else { return Some(request) };
+            if let Some(native) = self.natives.awaited.get_mut(&inner.id) {
+                native.is_taken = true;
+                return Some(request);
+            }
+        }
+        None
     }
 
     /// Passes the outcome of a native procedure to the hook that awaits it.
@@ -73,16 +83,16 @@ impl Deferral {
         call: CallId,
         reply: Result<&[u8], RpcError>,
     ) {
-        if let Some(awaited) = self.natives.awaited.remove(&call) {
-            self.finish_awaited(functions.attach(), &awaited, reply);
+        if let Some(native) = self.natives.awaited.remove(&call) {
+            self.finish_awaited(functions.attach(), &native.awaited, reply);
         }
     }
 
     /// The worker has dropped the native calls of a connection that has closed.
     pub(super) fn drop_natives(&mut self, functions: &mut Functions, connection: Id) {
-        self.natives.requests.retain(|request| request.id().connection != connection);
-        let calls = self.natives.awaited.keys().filter(|call| call.connection == connection);
-        for call in calls.copied().collect::<Vec<_>>() {
+        let first = CallId { connection, number: CallNumber { request: 0, item: 0 } };
+        let calls = self.natives.awaited.range(first..).map(|(call, _)| *call);
+        for call in calls.take_while(|it| it.connection == connection).collect::<Vec<_>>() {
             self.native_replied(functions, call, Err(errors::aborted("the caller has left")));
         }
     }

@@ -23,9 +23,9 @@ impl<H: Handler> Dispatcher<H> {
             while let Some(request) = self.handler.next_native() {
                 begun = Some(request.id());
                 self.run_inner(request, text);
-                text.clear();
             }
             if let Some(call) = begun {
+                text.clear();
                 return Some((call, Polled::BeginsNative));
             }
             let (call, polled) = self.natives.poll_reply(text)?;
