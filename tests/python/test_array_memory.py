@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import os
 import resource
+import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -106,10 +108,12 @@ def test_large_params_and_results_use_the_memory_of_earlier_ones(served: Served,
     with Wire(served.port) as wire:
         for _ in range(3):
             _same(wire, sent, len(content))
-        before = _page_faults(served.pid)
+        counts = [_page_faults(served.pid)]
         for _ in range(FAULT_CALLS):
             _same(wire, sent, len(content))
-        faults = (_page_faults(served.pid) - before) / FAULT_CALLS
+            counts.append(_page_faults(served.pid))
+    # A server that is idle for a second gives its memory back.
+    faults = statistics.median(after - before for before, after in itertools.pairwise(counts))
     pages = len(content) // resource.getpagesize()
     assert faults < pages / 10, f"{faults} page faults a call of {pages} pages"
 

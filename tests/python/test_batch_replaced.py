@@ -79,12 +79,12 @@ def test_processes_of_a_replaced_function_end_with_its_last_call(
     path.touch()
     script = SCRIPT.replace("max_size=1, threads", "max_size=2, max_wait_ms=50_000, threads")
     script = script.replace("return [os.getpid()]", "return [os.getpid() for _ in paths]")
-    with serving(tmp_path, engine, script) as (_, wire):
+    with serving(tmp_path, engine, script) as (_, wire), Wire(port_of(wire)) as other:
         send(wire, "own", path, 0)
         wire.send(request("own", [str(path)], id=1) + b"\n")
         pids = {json.loads(wire.line())["result"] for _ in range(2)}
         send(wire, "own", path, 2, **({"timeout_ms": 1000} if end == "deadline" else {}))
-        assert wire.result("replace", [1]) == "replaced"
+        assert other.result("replace", [1]) == "replaced"
         if end == "cancel":
             wire.send(request("$/cancelRequest", {"id": 2}, id=...) + b"\n")
         code = {"cancel": -32800, "deadline": -32001}[end]
