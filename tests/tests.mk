@@ -8,13 +8,19 @@ conformance leaks security-table test-slow test-udp-flood test-udp-long test-xdp
 .PHONY: test-nightly
 test-nightly: export MUTATIONS := 1000000
 test-nightly: test-all test-mcp test-inference test-loom test-fuzz conformance sanitize leaks test-many-servers ## Run all tests that need no network, in some hours
-test-nightly: test-worker-deaths test-store-kills test-batch-kills soak fuzz mutants test-mutations
+test-nightly: test-c-release test-worker-deaths test-store-kills test-batch-kills soak fuzz mutants test-mutations
 
 # Three preemptions reach every step of these protocols, and take seconds rather than hours.
 .PHONY: test-loom
 test-loom: #: Run the mailbox and the wakeups in every interleaving of their threads
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 $(CARGO) test --quiet --profile=test-release \
 		--locked --package ucall-engine --lib --target-dir target/loom -- wake:: mailbox::
+
+# `make test-c` links the build of the tests, which has checks of its own.
+.PHONY: test-c-release
+test-c-release: export UCALL_C_PROFILE := release
+test-c-release: $(STAMPS)/test-tools test-programs c-library #: Run the tests of the C library against its release
+	$(TEST_C)
 
 # They run in `make test-rust` as well.
 .PHONY: test-fuzz

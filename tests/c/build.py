@@ -24,46 +24,40 @@ SOURCES = [
     if source.suffix in (".c", ".cpp")
 ]
 GO = harness.PROGRAMS / "sum.go"
-# A variant's flags, and the build of the library that it links.
+# A variant's flags.
 VARIANTS = {
-    "release": (("-O2",), "release"),
-    "plain": (("-O0",), "release"),
-    "debug": (("-O0",), "test-release"),
-    "valgrind": (("-O1", "-g"), "release"),
-    "sanitized": (tuple(harness.ADDRESS_SANITIZER), "release"),
+    "plain": ("-O2",),
+    "valgrind": ("-O1", "-g"),
+    "sanitized": tuple(harness.ADDRESS_SANITIZER),
 }
 #: Run under valgrind and with AddressSanitizer.
 MEMORY_CHECKED = {"api", "calls", "context", "deferred", "kv", "later", "libuv", "login", "loop"}
 MEMORY_CHECKED |= {"buffers", "raii", "stream", "sum", "values"}
 USED = {
-    "release": {source.stem for source in SOURCES} - {"misuse", "races"},
-    "plain": {"calls"},
-    "debug": {"calls", "misuse"},
+    "plain": {source.stem for source in SOURCES} - {"races"},
     "valgrind": MEMORY_CHECKED,
     "sanitized": MEMORY_CHECKED,
 }
 
 
-def program(source: Path, variant: str = "release") -> Path:
+def program(source: Path, variant: str = "plain") -> Path:
     """A program of the tests, built if it is older than what it is built from."""
-    flags, profile = VARIANTS[variant]
-    output = harness.TARGET / "c-tests" / variant / source.stem
-    library = harness.TARGET / profile / "libucall.a"
+    output = harness.BUILT / variant / source.stem
     headers = [*(harness.INCLUDE / "ucall").iterdir(), *harness.PROGRAMS.glob("*.h")]
-    inputs = [source, library, *headers, Path(__file__), Path(harness.__file__)]
+    inputs = [source, harness.linked_library(), *headers, Path(__file__), Path(harness.__file__)]
     changed_at = max(path.stat().st_mtime for path in inputs)
     if not output.exists() or output.stat().st_mtime < changed_at:
         output.parent.mkdir(parents=True, exist_ok=True)
         # Renamed when it is complete, because other test processes may run it.
         incomplete = output.with_suffix(f".{os.getpid()}")
-        harness.build(source, incomplete, library, flags).rename(output)
+        harness.build(source, incomplete, VARIANTS[variant]).rename(output)
     return output
 
 
 def go_program() -> Path:
     """The program in Go, for which a busy machine takes minutes the first time."""
-    go, library = require("go"), harness.TARGET / "release" / "libucall.a"
-    output = harness.TARGET / "c-tests" / "go" / GO.stem
+    go, output = require("go"), harness.BUILT / "go" / GO.stem
+    library = harness.linked_library()
     environment = {
         **os.environ,
         "CGO_ENABLED": "1",
@@ -84,6 +78,7 @@ def _build(source: Path, build: Callable[[], Path]) -> None:
 
 
 def main() -> None:
+    harness.linked_library()  # Before threads would do so at once.
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         jobs = [(GO, go_program)]
         for name in VARIANTS:

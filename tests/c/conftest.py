@@ -17,7 +17,6 @@ def library() -> Path:
 @pytest.fixture(scope="session")
 def built(library) -> Callable[..., Path]:
     """A function from a source, and a variant of its build, to the program."""
-    harness.static_library("test-release")
     return build.program
 
 

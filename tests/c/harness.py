@@ -21,6 +21,12 @@ INCLUDE = ROOT / "include"
 EXAMPLES = (ROOT / "examples/c", ROOT / "examples/cpp")
 PROGRAMS = Path(__file__).parent / "programs"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").absolute()
+# `make test-c-release` tests the library as users link it.
+PROFILE = os.environ.get("UCALL_C_PROFILE", "test-release")
+LIBRARY = TARGET / PROFILE / "libucall.a"
+# Where programs of the tests are built.
+BUILT = TARGET / "c-tests" / PROFILE
+LOCALISE = ROOT / "crates/ucall-capi/localise.sh"
 STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
 SYSTEM_LIBRARIES = ["-lpthread", "-lm", "-ldl"]
 # Options with which a program fails on any memory error that the sanitizer finds.
@@ -46,15 +52,28 @@ def run(command: Sequence, **how) -> str:
     return done.stdout
 
 
-def static_library(profile: str = "release") -> Path:
+def static_library() -> Path:
     """Builds the library with cargo, which does nothing if it is up to date."""
-    command = ["cargo", "build", "--quiet", "--locked", f"--profile={profile}"]
+    command = ["cargo", "build", "--quiet", "--locked", f"--profile={PROFILE}"]
     # All features of the workspace, as the Makefile builds it, so that no crate is built again.
     tested = ["--workspace", "--exclude=ucall-python"]
-    command += ["--package=ucall-capi"] if profile == "release" else tested
+    command += ["--package=ucall-capi"] if PROFILE == "release" else tested
     command += ["--features=full"]
     run([*command, "--target-dir", TARGET], cwd=ROOT)
-    return TARGET / profile / "libucall.a"
+    return LIBRARY
+
+
+def linked_library() -> Path:
+    """The library as it is installed, which takes half the time to link."""
+    output = BUILT / "libucall.a"
+    changed_at = max(path.stat().st_mtime for path in (LIBRARY, LOCALISE))
+    if not output.exists() or output.stat().st_mtime < changed_at:
+        BUILT.mkdir(parents=True, exist_ok=True)
+        # Renamed when it is complete, because other test processes may link it.
+        incomplete = output.with_suffix(f".{os.getpid()}")
+        run([LOCALISE, LIBRARY, incomplete])
+        incomplete.rename(output)
+    return output
 
 
 def compiler_for(source: Path) -> list[str]:
@@ -64,7 +83,7 @@ def compiler_for(source: Path) -> list[str]:
     return ["cc", "-std=c99", "-D_POSIX_C_SOURCE=200809L"]
 
 
-def build(source: Path, output: Path, library: Path, flags: Sequence[str] = ("-O2",)) -> Path:
+def build(source: Path, output: Path, flags: Sequence[str] = ("-O2",)) -> Path:
     more = []
     if source.name == "kv.c":
         require_header("lmdb.h")
@@ -72,7 +91,7 @@ def build(source: Path, output: Path, library: Path, flags: Sequence[str] = ("-O
     if source.name == "libuv.c":
         require_header("uv.h")
         more = ["-luv"]
-    command = [*compiler_for(source), *STRICT, *flags, "-I", INCLUDE, source, library]
+    command = [*compiler_for(source), *STRICT, *flags, "-I", INCLUDE, source, linked_library()]
     run([*command, *more, *SYSTEM_LIBRARIES, "-o", output])
     return output
 

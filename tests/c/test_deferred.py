@@ -176,9 +176,9 @@ def test_too_many_are_refused(built, engine):
         assert client.message()["result"] == "again"
 
 
+@pytest.mark.skipif(harness.PROFILE == "release", reason="the release library does not check it")
 def test_freeing_twice_is_an_error_in_a_debug_build(built):
-    program = built(harness.PROGRAMS / "misuse.c", "debug")
-    with serving([program]) as server, Client(server.port) as client:
+    with serving([built(harness.PROGRAMS / "misuse.c")]) as server, Client(server.port) as client:
         for method in ("call", "writer"):
             assert client.call(method) == "freed"
             assert client.call(method) == "freed"

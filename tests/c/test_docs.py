@@ -39,10 +39,11 @@ def compile_example(folder: Path, language: str, text: str) -> Path:
 @pytest.mark.parametrize(
     "language, text", examples(), ids=[str(number) for number in range(len(examples()))]
 )
-def test_an_example_of_the_guide(library, tmp_path, language, text):
+@pytest.mark.usefixtures("library")
+def test_an_example_of_the_guide(tmp_path, language, text):
     source = compile_example(tmp_path, language, text)
     if "int main" in text:
-        harness.build(source, tmp_path / "example", library)
+        harness.build(source, tmp_path / "example")
 
 
 def test_the_guide_names_every_function():
@@ -61,7 +62,8 @@ def test_the_reference_is_that_of_the_header():
     assert len(listed) == len(set(listed)) and functions <= set(listed)
 
 
-def test_the_header_s_example_serves(library, tmp_path):
+@pytest.mark.usefixtures("library")
+def test_the_header_s_example_serves(tmp_path):
     source = compile_example(tmp_path, "c", header_example())
     # It listens on the default port, which another program of this machine may have.
     text = source.read_text().replace("= {0};", "= {0};\n    config.pick_port = true;")
@@ -70,7 +72,7 @@ def test_the_header_s_example_serves(library, tmp_path):
         '    printf("listening on %d\\n", config.port);\n    fflush(stdout);\n    ucall_take_calls',
     )
     source.write_text(text)
-    server = harness.Server([harness.build(source, tmp_path / "example", library)])
+    server = harness.Server([harness.build(source, tmp_path / "example")])
     with Client(server.port) as client:
         assert client.call("sum", {"a": 2, "b": 3}) == 5
     server.kill()
