@@ -11,7 +11,7 @@ from harness import Wire, http, program, request
 
 # From 3.12 on Python warns of a fork beside threads.
 SOURCE = """
-import asyncio, importlib, os, signal, sys, warnings
+import asyncio, importlib, os, signal, sys, time, warnings
 import ucall
 warnings.simplefilter("ignore", DeprecationWarning)
 engine, how = importlib.import_module("ucall." + sys.argv[1]), sys.argv[2]
@@ -65,6 +65,17 @@ def batch(values: list[int]):
 def thread_batch(values: list[int]):
     status = forked()
     return [[status, value] for value in values]
+
+@server.batch(max_size=8, threads=True)
+def crowd(values: list[int]):
+    if os.getpid() != parent:
+        print("in a child", flush=True)
+    time.sleep(0.002)
+    if max(values) >= 300:
+        forked()
+    return values
+
+parent = os.getpid()
 
 @server
 def same(value):
@@ -147,6 +158,17 @@ def test_a_child_runs_no_other_call_of_its_batch(engine: str) -> None:
             assert results == [1, [1, 2], 3, 4]
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=60)[0] == "4\nreturned\n"
+
+
+def test_a_child_runs_no_later_batch(engine: str) -> None:
+    with program(SOURCE, engine, "run") as process:
+        with Wire(int(process.stdout.readline())) as wire:
+            # The later ones run before the results of the earlier ones are written.
+            wire.send(b"".join(request("crowd", [number], number) for number in range(400)))
+            results = [json.loads(wire.line())["result"] for _ in range(400)]
+            assert sorted(results) == list(range(400))
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60)[0] == "returned\n"
 
 
 def test_a_forked_child_of_auth_is_ended(engine: str) -> None:

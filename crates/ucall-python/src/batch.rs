@@ -14,7 +14,13 @@ use ucall_server::{Batcher, BySlot, Deadline, Full, Token, Waiting, overloaded};
 
 use crate::batch_sizes::BatchCounts;
 use crate::job_input::{Contents, JobInput};
-use crate::procedure::{BatchRules, CallMode, SharedProcedure};
+use crate::lock_release::LockRelease;
+use crate::procedure::{BatchRules, CallMode, Executor, SharedProcedure};
+use crate::read_ahead::{BatchInput, ReadParams, WaitingInput};
+
+/// Calls are read ahead if so many wait when a batch begins, and the results of the last batch are
+/// written beside the next one if that has so many.
+const OVERLAP_MIN: usize = 8;
 
 /// The calls of a worker that wait for batches.
 pub(crate) struct Batches {
@@ -28,17 +34,20 @@ pub(crate) struct BatchQueue {
     pub(crate) procedure: SharedProcedure,
     pub(crate) rules: BatchRules,
     counts: Arc<BatchCounts>,
+    /// Whether another thread may work for the batches that follow while one runs.
+    overlaps: bool,
     state: Mutex<QueueState>,
 }
 
 struct QueueState {
     batcher: Batcher<Token>,
     /// Those of the calls that wait.
-    inputs: BySlot<Token, Arc<JobInput>>,
+    inputs: BySlot<Token, WaitingInput>,
     /// The names of the batches that run, the oldest first.
     running: VecDeque<Token>,
     /// The groups of batches that run, beyond one of each.
     more_groups: usize,
+    lock_release: LockRelease,
 }
 
 /// Calls that run together.
@@ -49,7 +58,13 @@ pub(crate) struct Batch {
 
 /// The calls of a batch, each with its input. That of a call which ends before the batch runs is
 /// taken out.
-pub(crate) struct BatchCalls(Vec<(Token, Arc<JobInput>)>);
+pub(crate) struct BatchCalls {
+    calls: Vec<(Token, WaitingInput)>,
+    /// Whether to read calls that wait while these run.
+    pub(crate) reads_ahead: bool,
+    /// Whether these may run before the results of the last batch are written.
+    pub(crate) precedes_results: bool,
+}
 
 /// The calls of a batch, each with its input and what that had.
 pub(crate) type LentCalls = Vec<(Token, Arc<JobInput>, Contents)>;
@@ -59,32 +74,32 @@ pub(crate) type Unmeetable = Vec<(Token, RpcError)>;
 
 impl BatchCalls {
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.calls.len()
     }
 
     /// The name of the batch.
     pub(crate) fn first(&self) -> Option<Token> {
-        self.0.first().map(|(token, _)| *token)
+        self.calls.first().map(|(token, _)| *token)
     }
 
     pub(crate) fn tokens(&self) -> Vec<Token> {
-        self.0.iter().map(|(token, _)| *token).collect()
+        self.calls.iter().map(|(token, _)| *token).collect()
     }
 
     /// Takes the inputs of the calls that have not ended.
-    pub(crate) fn take(self) -> impl Iterator<Item = (Token, Contents)> {
-        let taken = |(token, input): (Token, Arc<JobInput>)| Some((token, input.take()?));
-        self.0.into_iter().filter_map(taken)
+    pub(crate) fn take(self) -> impl Iterator<Item = (Token, BatchInput)> {
+        let taken = |(token, waiting): (Token, WaitingInput)| Some((token, waiting.take()?));
+        self.calls.into_iter().filter_map(taken)
     }
 
     /// The inputs of the calls that have not ended, of a batch that may be
     /// [put back](BatchQueue::put_back).
     pub(crate) fn lend(self) -> LentCalls {
-        let lent = |(token, input): (Token, Arc<JobInput>)| {
+        let lent = |(token, WaitingInput { input, .. }): (Token, WaitingInput)| {
             let contents = input.take()?;
             Some((token, input, contents))
         };
-        self.0.into_iter().filter_map(lent).collect()
+        self.calls.into_iter().filter_map(lent).collect()
     }
 }
 
@@ -195,14 +210,19 @@ impl BatchQueue {
             inputs: BySlot::default(),
             running: VecDeque::new(),
             more_groups: 0,
+            lock_release: LockRelease::default(),
         };
-        Self { procedure, rules, counts, state: Mutex::new(state) }
+        let overlaps = rules.executor == Executor::Thread
+            && !rules.yields
+            && rules.limits.running_max == 1
+            && procedure.in_processes.is_none();
+        Self { procedure, rules, counts, overlaps, state: Mutex::new(state) }
     }
 
     fn push(&self, waiting: Waiting<Token>, input: Arc<JobInput>) -> Result<(), Full> {
         let (mut state, call) = (self.state(), waiting.call);
         state.batcher.push(waiting)?;
-        state.inputs.insert(call, input);
+        state.inputs.insert(call, input.into());
         let is_recalled = state.batcher.take_recall();
         drop(state);
         self.recall_if(is_recalled);
@@ -223,7 +243,7 @@ impl BatchQueue {
     }
 
     fn next(&self, now: Instant) -> Option<BatchCalls> {
-        let calls = self.state().next(now)?;
+        let calls = self.state().next(now, self.overlaps)?;
         if self.procedure.in_processes.is_none() {
             self.count(calls.len(), now);
         }
@@ -266,7 +286,7 @@ impl BatchQueue {
             calls.into_iter().partition(|(token, ..)| waiting.contains(token));
         for (token, input, contents) in waiting {
             input.put_back(contents);
-            state.inputs.insert(token, input);
+            state.inputs.insert(token, input.into());
         }
         drop(state);
         drop(ended);
@@ -304,6 +324,36 @@ impl BatchQueue {
         (self.take_unmeetable(now), self.next(now))
     }
 
+    /// A thread has the interpreter's lock, for which it has waited so long since the batch with
+    /// this first call began. Returns whether that runs.
+    pub(crate) fn got_lock(&self, first: Token, waited: Duration) -> bool {
+        let mut state = self.state();
+        let is_running = state.running.contains(&first);
+        state.lock_release.learn(waited, is_running);
+        is_running
+    }
+
+    /// The first of the calls that wait, without those that were read.
+    pub(crate) fn unread(&self) -> Vec<(Token, Arc<JobInput>)> {
+        let QueueState { batcher, inputs, .. } = &mut *self.state();
+        let unread = |token| {
+            let waiting = inputs.find_mut(token).filter(|waiting| waiting.read.is_none())?;
+            Some((token, waiting.input.clone()))
+        };
+        batcher.first_waiting(self.rules.limits.size_max).filter_map(unread).collect()
+    }
+
+    /// Keeps what was read for the calls that still wait. Returns the rest, which is dropped with
+    /// the interpreter's lock.
+    pub(crate) fn keep_read(&self, read: Vec<(Token, ReadParams)>) -> Vec<ReadParams> {
+        let mut state = self.state();
+        let left = |(token, params)| match state.inputs.find_mut(token) {
+            Some(waiting) => waiting.read.replace(params),
+            None => Some(params),
+        };
+        read.into_iter().filter_map(left).collect()
+    }
+
     fn take_unmeetable(&self, now: Instant) -> Unmeetable {
         let mut state = self.state();
         let (unmeetable, inputs) = state.take_unmeetable(now);
@@ -332,18 +382,26 @@ impl QueueState {
         self.batcher.finished(first, now);
     }
 
-    fn next(&mut self, now: Instant) -> Option<BatchCalls> {
+    fn next(&mut self, now: Instant, overlaps: bool) -> Option<BatchCalls> {
         if !self.is_due(now) {
             return None;
         }
         let tokens = self.batcher.next(now)?;
         self.running.extend(tokens.first());
         let with_input = |token| Some((token, self.inputs.remove(token)?));
-        Some(BatchCalls(tokens.into_iter().filter_map(with_input).collect()))
+        let calls: Vec<_> = tokens.into_iter().filter_map(with_input).collect();
+        let do_many_wait = overlaps && self.batcher.waiting() >= OVERLAP_MIN;
+        Some(BatchCalls {
+            precedes_results: overlaps
+                && calls.len() >= OVERLAP_MIN
+                && self.lock_release.is_released(),
+            reads_ahead: do_many_wait && self.lock_release.batch_begins(),
+            calls,
+        })
     }
 
     /// Also returns what the calls leave.
-    fn take_unmeetable(&mut self, now: Instant) -> (Unmeetable, Vec<Arc<JobInput>>) {
+    fn take_unmeetable(&mut self, now: Instant) -> (Unmeetable, Vec<WaitingInput>) {
         let is_due = self.is_due(now);
         let taken = is_due.then(|| self.batcher.take_unmeetable(now)).flatten();
         let (calls, time) = taken.unwrap_or((Vec::new(), Duration::ZERO));

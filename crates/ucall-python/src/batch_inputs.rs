@@ -29,6 +29,7 @@ use crate::log::Interrupted;
 use crate::origin::{CallOrigin, FailedCalls};
 use crate::outcomes::ResultText;
 use crate::procedure::{Column, Procedure};
+use crate::read_ahead::BatchInput;
 use crate::report::Report;
 
 /// The result of a call, written, or the error to reply with.
@@ -65,6 +66,12 @@ pub(crate) struct GroupCall<T> {
     pub(crate) reserved: Reservation,
 }
 
+/// Calls that the function has returned for.
+pub(crate) struct Returned<T> {
+    calls: Vec<GroupCall<T>>,
+    result: PyResult<Py<PyAny>>,
+}
+
 /// The calls of a batch that have been read.
 pub(crate) struct Groups<T> {
     pub(crate) groups: VecDeque<Group<T>>,
@@ -80,28 +87,29 @@ pub(crate) struct TaskGroups {
 
 /// Runs the calls of a batch in a thread of a pool or in a process, within
 /// [`run_tracked`](crate::interpreter_shutdown::run_tracked). Each call has its outcome under its
-/// `T`, in any order. Calls `on_return` once the function has returned for the last time, before
-/// the last results are written.
+/// `T`, in any order. Calls `on_return` once the function has returned for the last time, which
+/// has the last results written.
 pub(crate) fn run_inputs<T: Copy>(
     py: Python<'_>,
     writer: &mut BatchWriter<'_>,
-    inputs: impl IntoIterator<Item = (T, Contents)>,
+    inputs: impl IntoIterator<Item = (T, BatchInput)>,
     scratch: &mut Scratch,
-    on_return: impl FnOnce(),
+    on_return: impl FnOnce(&mut BatchWriter<'_>, Option<Returned<T>>) -> Vec<(T, Written)>,
 ) -> Vec<(T, Written)> {
     let read = run_untracked(py, || Groups::read(py, writer, inputs, scratch));
     let Groups { mut groups, failed: mut outcomes } = read;
     let mut on_return = Some(on_return);
     while let Some(group) = groups.pop_front() {
         let call = || run_untracked(py, || group.call(py, writer.procedure));
-        let result = in_own_variables(py, call);
-        if let Some(on_return) = on_return.take_if(|_| groups.is_empty()) {
-            on_return();
-        }
-        outcomes.extend(writer.written(py, group.calls, result));
+        let result = in_own_variables(py, call).map(Bound::unbind);
+        let returned = Returned { calls: group.calls, result };
+        outcomes.extend(match on_return.take_if(|_| groups.is_empty()) {
+            Some(on_return) => on_return(writer, Some(returned)),
+            None => writer.written_of(py, returned),
+        });
     }
     if let Some(on_return) = on_return {
-        on_return();
+        outcomes.extend(on_return(writer, None));
     }
     outcomes
 }
@@ -128,6 +136,15 @@ impl<'a> BatchWriter<'a> {
             self.interrupted = logged;
         }
         error
+    }
+
+    /// The outcome of each call.
+    pub(crate) fn written_of<T>(
+        &mut self,
+        py: Python<'_>,
+        Returned { calls, result }: Returned<T>,
+    ) -> Vec<(T, Written)> {
+        self.written(py, calls, result.map(|result| result.into_bound(py)))
     }
 
     /// The outcome of each call of a group: its item of the list that the function returned, or the
@@ -201,13 +218,13 @@ impl<T: Copy> Groups<T> {
     pub(crate) fn read(
         py: Python<'_>,
         writer: &mut BatchWriter<'_>,
-        inputs: impl IntoIterator<Item = (T, Contents)>,
+        inputs: impl IntoIterator<Item = (T, BatchInput)>,
         scratch: &mut Scratch,
     ) -> Self {
         let (mut unstacked, mut failed) = (Vec::<UnstackedGroup<'_, T>>::new(), Vec::new());
-        for (id, contents) in inputs {
-            let origin = contents.origin.clone();
-            match ReadCall::read(py, writer.procedure, id, contents, scratch) {
+        for (id, input) in inputs {
+            let origin = input.contents.origin.clone();
+            match ReadCall::read(py, writer.procedure, id, input, scratch) {
                 Ok(call) => add(&mut unstacked, call, writer.procedure),
                 Err(failure) => {
                     let calls = FailedCalls::one(origin.as_deref());
@@ -269,7 +286,7 @@ impl<'py, T> ReadCall<'py, T> {
         py: Python<'py>,
         procedure: &Procedure,
         id: T,
-        mut contents: Contents,
+        BatchInput { mut contents, read }: BatchInput,
         scratch: &mut Scratch,
     ) -> Result<Self, Failure> {
         let reserved = std::mem::take(&mut contents._reserved);
@@ -277,11 +294,15 @@ impl<'py, T> ReadCall<'py, T> {
         drop((waiting, permit));
         let format = binary.as_ref().map(|binary| binary.results).unwrap_or_default();
         let context = context.map(|context| context.into_object(py)).transpose()?;
-        scratch.parts = binary.and_then(|binary| binary.parts);
-        let arguments: Result<SmallVec<_>, _> =
-            arguments::take(py, procedure, params.as_deref(), context, scratch);
-        scratch.parts = None;
-        let arguments = arguments?;
+        let arguments: SmallVec<_> = match read {
+            Some(read) => read.into_inner(py).into_iter().map(|it| it.into_bound(py)).collect(),
+            None => {
+                scratch.parts = binary.and_then(|binary| binary.parts);
+                let taken = arguments::take(py, procedure, params.as_deref(), context, scratch);
+                scratch.parts = None;
+                taken?
+            }
+        };
         let tensors = match procedure.columns().any(|column| column == Column::Stacked) {
             true => tensors_of(procedure, &arguments)?,
             false => Vec::new(),

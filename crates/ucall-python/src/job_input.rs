@@ -109,6 +109,16 @@ impl JobInput {
         self.contents().take()
     }
 
+    /// The params, if they are short and the call has nothing beside their text.
+    pub(crate) fn short_params(&self) -> Option<Arc<CallOrigin>> {
+        match self.contents().as_ref()? {
+            Contents { params: Some(InputParams::WithOrigin(origin)), binary: None, .. } => {
+                Some(origin.clone())
+            }
+            _ => None,
+        }
+    }
+
     /// Puts back what was taken for a batch that has not begun.
     pub(crate) fn put_back(&self, contents: Contents) {
         *self.contents() = Some(contents);

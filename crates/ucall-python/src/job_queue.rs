@@ -72,6 +72,20 @@ impl<J> JobQueue<J> {
         self.state().jobs.push_back(job);
     }
 
+    /// Enqueues a job for a thread that sleeps, and wakes it.
+    ///
+    /// # Errors
+    /// The job, if no thread sleeps or other jobs wait.
+    pub(crate) fn push_if_idle(&self, job: J) -> Result<(), J> {
+        let mut state = self.state();
+        if state.asleep == 0 || state.is_waking || !state.jobs.is_empty() {
+            return Err(job);
+        }
+        state.jobs.push_back(job);
+        self.wake_one(state);
+        Ok(())
+    }
+
     /// Takes back the job that was enqueued last.
     pub(crate) fn pop_last(&self) -> Option<J> {
         self.state().jobs.pop_back()
@@ -225,6 +239,23 @@ mod tests {
         assert!(state.begins_waking());
         (state.is_waking, state.jobs) = (false, VecDeque::new());
         assert!(!state.begins_waking(), "no job waits");
+    }
+
+    #[test]
+    fn a_job_beside_others_is_for_a_thread_that_sleeps() {
+        let queue = Arc::new(JobQueue::new());
+        assert_eq!(queue.push_if_idle(1), Err(1), "no thread sleeps");
+        let woken = sleeper(&queue);
+        queue.state().is_waking = true;
+        assert_eq!(queue.push_if_idle(1), Err(1), "a thread wakes for another job");
+        queue.state().is_waking = false;
+        assert_eq!(queue.push_if_idle(1), Ok(()));
+        assert_eq!(woken.recv_timeout(Duration::from_secs(60)), Ok(Wake::Woken));
+        assert_eq!(queue.take(Wake::Woken), Some(1));
+        let _asleep = sleeper(&queue);
+        queue.put_back(2);
+        assert_eq!(queue.push_if_idle(3), Err(3), "another job waits");
+        queue.close();
     }
 
     #[test]

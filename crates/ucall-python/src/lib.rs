@@ -57,6 +57,7 @@ mod keys;
 mod listen_address;
 mod listener;
 mod listening_socket;
+mod lock_release;
 mod lock_request;
 mod log;
 mod mcp;
@@ -72,6 +73,7 @@ mod process_batches;
 #[cfg(feature = "queue")]
 mod queue;
 #[cfg(feature = "relay")]
+mod read_ahead;
 mod relay;
 mod report;
 mod request_body;

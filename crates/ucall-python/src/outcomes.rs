@@ -104,6 +104,11 @@ impl Outcomes {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker;
     }
 
+    /// Ends this process if a function has forked it.
+    pub(crate) fn end_child(&self) {
+        self.process.end_child();
+    }
+
     /// Reports an outcome on the worker's own thread.
     pub(crate) fn push(&self, py: Python<'_>, token: Token, outcome: DeferredOutcome) {
         self.process.end_child();

@@ -5,7 +5,9 @@
 
 use std::cell::Cell;
 use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use smallvec::{SmallVec, smallvec};
@@ -16,7 +18,7 @@ use crate::arguments::{self, Failure};
 use crate::awaited_call::AwaitedCall;
 use crate::background::BackgroundJob;
 use crate::batch::{BatchCalls, BatchQueue};
-use crate::batch_inputs::{BatchWriter, Group, run_inputs};
+use crate::batch_inputs::{BatchWriter, Group, Returned, run_inputs};
 use crate::convert::Scratch;
 use crate::errors;
 use crate::ffi::DropAttached;
@@ -28,6 +30,7 @@ use crate::lock_request::LockRequest;
 use crate::origin::{CallOrigin, FailedCalls};
 use crate::outcomes::{DeferredOutcome, Outcomes, ResultText};
 use crate::procedure::{Procedure, SharedProcedure};
+use crate::read_ahead;
 use crate::report::Report;
 use crate::streams::{self, Generator, Stream};
 use crate::waiting_limit::WaitingPermit;
@@ -47,14 +50,14 @@ pub(crate) fn server_of_this_thread() -> Option<u64> {
 /// The threads of one worker.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    threads: usize,
-    threads_max: usize,
 }
 
 struct Shared {
     /// The number of the server.
     server: u64,
     queue: JobQueue<Job>,
+    threads: AtomicUsize,
+    threads_max: usize,
     lock_request: Arc<LockRequest>,
     outcomes: Arc<Outcomes>,
     report: Arc<Report>,
@@ -72,6 +75,8 @@ pub(crate) enum Work {
     /// One call.
     Call(Arc<JobInput>),
     Batch(Arc<BatchQueue>, BatchCalls),
+    /// What a batch leaves to another thread.
+    Beside(BesideBatch),
     /// A generator, of a call or of a batch.
     Stream {
         start: GeneratorStart,
@@ -85,6 +90,16 @@ pub(crate) enum Work {
         awaited: Arc<AwaitedCall>,
         permit: Option<WaitingPermit>,
     },
+}
+
+/// What another thread does while a batch runs: it writes the results of the batch before, and
+/// reads calls that wait.
+pub(crate) struct BesideBatch {
+    queue: Arc<BatchQueue>,
+    /// The first call of the batch.
+    first: Token,
+    since: Instant,
+    returned: Option<Returned<Token>>,
 }
 
 /// How the calls of a job ended.
@@ -105,7 +120,7 @@ impl Job {
                 input.is_empty()
             }
             Work::Awaited { awaited, .. } => awaited.is_cancelled(),
-            Work::Batch(..) | Work::Stream { .. } | Work::Background(_) => false,
+            Work::Batch(..) | Work::Beside(_) | Work::Stream { .. } | Work::Background(_) => false,
         }
     }
 }
@@ -119,16 +134,24 @@ impl Pool {
         reply_bytes_max: usize,
     ) -> Self {
         let (queue, lock_request) = (JobQueue::new(), Arc::default());
-        let shared = Shared { server, queue, lock_request, outcomes, report, reply_bytes_max };
-        let shared = Arc::new(shared);
-        Self { shared, threads: 0, threads_max }
+        let shared = Shared {
+            server,
+            queue,
+            threads: AtomicUsize::new(0),
+            threads_max,
+            lock_request,
+            outcomes,
+            report,
+            reply_bytes_max,
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Whether `max` jobs of a function wait, of which `queued` are in the queue: beyond those that
     /// threads are about to take.
     pub(crate) fn is_full(&self, queued: usize, max: usize) -> bool {
         let (jobs, busy) = self.shared.queue.load();
-        let free = self.threads_max.saturating_sub(busy);
+        let free = self.shared.threads_max.saturating_sub(busy);
         jobs >= free && queued >= max.saturating_add(free)
     }
 
@@ -137,7 +160,7 @@ impl Pool {
     pub(crate) fn submit(&self, job: Job, waiting: usize) -> bool {
         let jobs_max = CANCELLED_JOBS_MAX + 2 * waiting;
         let is_short_of_threads = self.shared.queue.push(job, jobs_max, Job::is_cancelled);
-        is_short_of_threads && self.threads < self.threads_max
+        is_short_of_threads && self.threads() < self.shared.threads_max
     }
 
     /// By which the worker gets the interpreter's lock from the threads.
@@ -148,38 +171,25 @@ impl Pool {
     /// Starts a thread for the job that was submitted last. Raises if there is none and none can be
     /// started: the job is removed then.
     pub(crate) fn start_thread(&mut self, py: Python<'_>) -> PyResult<()> {
-        match self.spawn(py) {
-            Ok(()) => self.threads += 1,
-            Err(error) if self.threads == 0 => {
+        match self.shared.start_thread(py) {
+            Err(error) if self.threads() == 0 => {
                 self.shared.queue.pop_last();
-                return Err(error);
+                Err(error)
             }
-            // The other threads run the job.
-            Err(_) => {}
+            // If there are others, they run the job.
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    /// Starts a thread without waiting for it, as `threading.Thread.start` would: a hundred of
-    /// these waits would delay the calls of this turn. The program does not join the threads when
-    /// it ends, as the drain has waited for their calls; see `interpreter_shutdown`.
-    fn spawn(&self, py: Python<'_>) -> PyResult<()> {
-        let name = format!("ucall-thread-{}", self.threads + 1);
-        self.spawn_named(py, name, None)
+    fn threads(&self) -> usize {
+        self.shared.threads.load(Ordering::Relaxed)
     }
 
     /// Runs a job in a thread that is not one of the limited number: it waits for calls for as long
     /// as the server runs.
     pub(crate) fn run_alone(&self, py: Python<'_>, job: Job) -> PyResult<()> {
         let name = format!("ucall-{}", job.procedure.name);
-        self.spawn_named(py, name, Some(job))
-    }
-
-    fn spawn_named(&self, py: Python<'_>, name: String, own: Option<Job>) -> PyResult<()> {
-        interpreter_shutdown::register_process();
-        let thread = PoolThread { shared: self.shared.clone(), name, own: Mutex::new(own) };
-        let start = py.import("_thread")?.getattr("start_new_thread")?;
-        start.call1((Bound::new(py, thread)?, ())).map(drop)
+        self.shared.spawn_named(py, name, Some(job))
     }
 }
 
@@ -192,7 +202,7 @@ impl Drop for Pool {
 
 impl Shared {
     /// Runs a job. Returns the outcomes to report.
-    fn run(&self, py: Python<'_>, job: Job, scratch: &mut Scratch) -> Ended {
+    fn run(self: &Arc<Self>, py: Python<'_>, job: Job, scratch: &mut Scratch) -> Ended {
         let ended = (job.token, DeferredOutcome::ended());
         match job.work {
             Work::Call(input) => {
@@ -220,27 +230,57 @@ impl Shared {
                 awaited.keep(run_untracked(py, || work.call0(py)));
                 smallvec![ended]
             }
+            Work::Beside(beside) => {
+                self.run_beside(py, beside, scratch);
+                Ended::new()
+            }
             Work::Batch(queue, calls) => self.run_batch(py, job.token, &queue, calls, scratch),
         }
     }
 
-    /// Runs a batch. If another one is due when the function has returned, a thread runs that next;
-    /// otherwise tells the worker that this one has ended.
+    /// Runs a batch, and those that follow at once.
     fn run_batch(
-        &self,
+        self: &Arc<Self>,
+        py: Python<'_>,
+        token: Token,
+        queue: &Arc<BatchQueue>,
+        mut calls: BatchCalls,
+        scratch: &mut Scratch,
+    ) -> Ended {
+        loop {
+            let (ended, next) = self.run_one_batch(py, token, queue, calls, scratch);
+            let Some(next) = next else { return ended };
+            self.report(ended);
+            calls = next;
+        }
+    }
+
+    /// Runs a batch. If another one is due when the function has returned, returns that if another
+    /// thread writes the results of this one, and otherwise enqueues it. If none is due, tells the
+    /// worker that this one has ended.
+    fn run_one_batch(
+        self: &Arc<Self>,
         py: Python<'_>,
         token: Token,
         queue: &Arc<BatchQueue>,
         calls: BatchCalls,
         scratch: &mut Scratch,
-    ) -> Ended {
-        let Some(first) = calls.first() else { return Ended::new() };
+    ) -> (Ended, Option<BatchCalls>) {
+        let Some(first) = calls.first() else { return (Ended::new(), None) };
         let mut writer = BatchWriter::new(&self.report, &queue.procedure, self.reply_bytes_max);
-        let (is_single, mut more) = (calls.len() == 1, Ended::new());
-        let on_return = || {
+        if calls.reads_ahead {
+            self.ensure_second_thread(py);
+            let _ = self.push_beside(token, queue, first, None);
+        }
+        let (is_single, mut more, mut following) = (calls.len() == 1, Ended::new(), None);
+        let on_return = |writer: &mut BatchWriter<'_>, mut returned: Option<Returned<Token>>| {
             let (unmeetable, next) = queue.follow(first);
             more.extend(unmeetable.into_iter().map(|(call, error)| (call, Err(error).into())));
             match next {
+                Some(mut calls) if self.leave_results(token, queue, &calls, &mut returned) => {
+                    calls.reads_ahead = false;
+                    following = Some(calls);
+                }
                 Some(calls) => {
                     let (procedure, work) =
                         (queue.procedure.clone(), Work::Batch(queue.clone(), calls));
@@ -250,10 +290,94 @@ impl Shared {
                 // It wakes while the results are written.
                 None => self.outcomes.send(token, DeferredOutcome::ended()),
             }
+            returned.map(|returned| writer.written_of(py, returned)).unwrap_or_default()
         };
         let outcomes = run_inputs(py, &mut writer, calls.take(), scratch, on_return);
         let outcomes = outcomes.into_iter().map(|(token, written)| (token, written.into()));
-        outcomes.chain(more).collect()
+        (outcomes.chain(more).collect(), following)
+    }
+
+    /// Leaves the results of a batch to another thread, if the batch that follows may run before
+    /// they are written and no other job or thread is kept waiting. Returns whether it did.
+    fn leave_results(
+        &self,
+        token: Token,
+        queue: &Arc<BatchQueue>,
+        next: &BatchCalls,
+        returned: &mut Option<Returned<Token>>,
+    ) -> bool {
+        let Some(first) = next.first().filter(|_| next.precedes_results) else { return false };
+        // A child that has reported nothing yet would run the batch, too.
+        self.outcomes.end_child();
+        if returned.is_none() || self.lock_request.is_made() {
+            return false;
+        }
+        *returned = self.push_beside(token, queue, first, returned.take());
+        returned.is_none()
+    }
+
+    /// Has another thread work beside the batch whose first call this is, if a thread is idle.
+    /// Returns the results that it does not write.
+    fn push_beside(
+        &self,
+        token: Token,
+        queue: &Arc<BatchQueue>,
+        first: Token,
+        returned: Option<Returned<Token>>,
+    ) -> Option<Returned<Token>> {
+        let (queue, since) = (queue.clone(), Instant::now());
+        let procedure = queue.procedure.clone();
+        let work = Work::Beside(BesideBatch { queue, first, since, returned });
+        match self.queue.push_if_idle(Job { token, procedure, work }) {
+            Err(Job { work: Work::Beside(beside), .. }) => beside.returned,
+            _ => None,
+        }
+    }
+
+    fn run_beside(&self, py: Python<'_>, beside: BesideBatch, scratch: &mut Scratch) {
+        let BesideBatch { queue, first, since, returned } = beside;
+        let is_running = queue.got_lock(first, since.elapsed());
+        if let Some(returned) = returned {
+            let mut writer = BatchWriter::new(&self.report, &queue.procedure, self.reply_bytes_max);
+            let outcomes = writer.written_of(py, returned);
+            self.report(outcomes.into_iter().map(|(token, it)| (token, it.into())).collect());
+        }
+        if is_running {
+            let read = read_ahead::read(py, &queue.procedure, queue.unread(), scratch);
+            drop(queue.keep_read(read));
+        }
+    }
+
+    /// Starts a thread that works beside batches, if this one is alone.
+    fn ensure_second_thread(self: &Arc<Self>, py: Python<'_>) {
+        if self.threads_max > 1 && self.threads.load(Ordering::Relaxed) == 1 {
+            // Without it, this thread does all.
+            let _ = self.start_thread(py);
+        }
+    }
+
+    /// Starts a thread without waiting for it, as `threading.Thread.start` would: a hundred of
+    /// these waits would delay the calls of this turn. The program does not join the threads when
+    /// it ends, as the drain has waited for their calls; see `interpreter_shutdown`.
+    fn start_thread(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+        let before = self.threads.fetch_add(1, Ordering::Relaxed);
+        let started = self.spawn_named(py, format!("ucall-thread-{}", before + 1), None);
+        if started.is_err() {
+            self.threads.fetch_sub(1, Ordering::Relaxed);
+        }
+        started
+    }
+
+    fn spawn_named(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        name: String,
+        own: Option<Job>,
+    ) -> PyResult<()> {
+        interpreter_shutdown::register_process();
+        let thread = PoolThread { shared: self.clone(), name, own: Mutex::new(own) };
+        let start = py.import("_thread")?.getattr("start_new_thread")?;
+        start.call1((Bound::new(py, thread)?, ())).map(drop)
     }
 
     fn report(&self, outcomes: Ended) {

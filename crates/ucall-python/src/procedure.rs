@@ -355,6 +355,15 @@ impl Procedure {
         params.into_iter().flatten().map(|param| param.column)
     }
 
+    /// Whether the params of a call can be read before its batch begins: no Python code runs then.
+    pub(crate) fn is_read_natively(&self) -> bool {
+        let are_native = |signature: &Signature| {
+            signature.context.is_none()
+                && signature.params.iter().all(|param| !param.convert.runs_code())
+        };
+        self.signature.as_ref().is_some_and(are_native)
+    }
+
     /// Whether no param takes bytes, or what a part is beside them.
     pub(crate) fn takes_no_bytes(&self) -> bool {
         let Some(signature) = &self.signature else { return true };

@@ -96,6 +96,15 @@ impl Convert {
         }
     }
 
+    /// Whether Python code of a program builds the value, or a part of it.
+    pub(crate) fn runs_code(&self) -> bool {
+        match self {
+            Self::Custom(_) => true,
+            Self::List(inner) | Self::Dict(inner) | Self::Optional(inner) => inner.runs_code(),
+            _ => false,
+        }
+    }
+
     fn of_name(name: &str) -> PyResult<Self> {
         Ok(match name {
             "any" => Self::Any,

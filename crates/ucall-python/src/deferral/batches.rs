@@ -15,12 +15,12 @@ use crate::contexts::Contexts;
 use crate::convert::Scratch;
 use crate::ffi::variables::run_in;
 use crate::functions::Functions;
-use crate::job_input::Contents;
 use crate::origin::FailedCalls;
 use crate::outcomes::DeferredOutcome;
 use crate::pool::{Job, Work};
 use crate::procedure::{Executor, Procedure, SharedProcedure};
 use crate::process_batches::SentBatch;
+use crate::read_ahead::BatchInput;
 
 impl Deferral {
     pub(super) fn run_batch(&mut self, functions: &mut Functions, batch: Batch) {
@@ -60,7 +60,7 @@ impl Deferral {
         &mut self,
         functions: &mut Functions,
         procedure: &Procedure,
-        inputs: impl IntoIterator<Item = (Token, Contents)>,
+        inputs: impl IntoIterator<Item = (Token, BatchInput)>,
     ) -> VecDeque<Group<Token>> {
         let py = functions.attach();
         let mut scratch = Scratch::default();

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
-use pyo3::ffi;
+use pyo3::{Python, ffi};
 
 /// Python objects that may be dropped while the thread is detached.
 #[derive(Debug)]
@@ -12,6 +12,13 @@ pub(crate) struct DropAttached<T>(ManuallyDrop<T>);
 impl<T> DropAttached<T> {
     pub(crate) fn new(value: T) -> Self {
         Self(ManuallyDrop::new(value))
+    }
+
+    /// The objects, which only a thread that is attached drops.
+    pub(crate) fn into_inner(self, _: Python<'_>) -> T {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped, and not used again.
+        unsafe { ManuallyDrop::take(&mut this.0) }
     }
 }
 

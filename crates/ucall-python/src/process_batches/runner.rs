@@ -18,7 +18,7 @@ use ucall_server::process_batches::{
 };
 
 use super::origin;
-use crate::batch_inputs::{BatchWriter, Written, run_inputs};
+use crate::batch_inputs::{BatchWriter, Returned, Written, run_inputs};
 use crate::convert::Scratch;
 use crate::errors;
 use crate::ffi::DropAttached;
@@ -122,10 +122,13 @@ impl Runner {
         let procedure = self.procedures.get(batch.head.function);
         let procedure = procedure.ok_or(ErrorKind::InvalidData)?;
         let mut results: Vec<_> = batch.calls.iter().map(|_| Err(errors::internal())).collect();
-        let inputs = batch.calls.into_iter().map(|call| contents(py, procedure, call));
+        let inputs = batch.calls.into_iter().map(|call| contents(py, procedure, call).into());
         let inputs = inputs.enumerate();
         let mut writer = BatchWriter::new(&self.report, procedure, self.reply_bytes_max);
-        let run = || run_inputs(py, &mut writer, inputs, &mut self.scratch, || ());
+        let written = |writer: &mut BatchWriter<'_>, returned: Option<Returned<_>>| {
+            returned.map(|returned| writer.written_of(py, returned)).unwrap_or_default()
+        };
+        let run = || run_inputs(py, &mut writer, inputs, &mut self.scratch, written);
         for (index, written) in run_tracked(py, run) {
             if let Some(result) = results.get_mut(index) {
                 *result = call_result(written);

@@ -28,6 +28,12 @@ impl<T: HasSlot, V> BySlot<T, V> {
         self.0[slot] = Some((call, value));
     }
 
+    /// The value of a call.
+    pub fn find_mut(&mut self, call: T) -> Option<&mut V> {
+        let (it, value) = self.0.get_mut(call.slot())?.as_mut()?;
+        (*it == call).then_some(value)
+    }
+
     /// Removes the value of a call.
     pub fn remove(&mut self, call: T) -> Option<V> {
         let place = self.0.get_mut(call.slot())?;

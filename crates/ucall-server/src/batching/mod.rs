@@ -159,6 +159,11 @@ impl<T: HasSlot> Batcher<T> {
         self.queue.len()
     }
 
+    /// The calls that wait and are first in the order of [`Batcher::next`], at most so many.
+    pub fn first_waiting(&self, count: usize) -> impl Iterator<Item = T> {
+        self.queue.first(count)
+    }
+
     /// The number of batches that run.
     pub fn running(&self) -> usize {
         self.running.len()

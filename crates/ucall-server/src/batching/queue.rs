@@ -47,6 +47,11 @@ impl<T: HasSlot> Queue<T> {
         self.calls.is_empty()
     }
 
+    /// The first of the calls, in their order.
+    pub(super) fn first(&self, count: usize) -> impl Iterator<Item = T> {
+        self.calls.values().take(count).map(|waiting| waiting.call)
+    }
+
     /// The sum of all weights.
     pub(super) fn weight(&self) -> u64 {
         self.weight
