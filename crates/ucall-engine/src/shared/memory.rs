@@ -237,7 +237,7 @@ impl SlotMemory {
         let taken = self.received.take(parts.slot.slot, descriptor, self.received_bytes_max);
         let (slot, memory) = taken?;
         let lease = Arc::new(Lease::of_slot(memory, slot, self.returned.clone()));
-        let in_place = self.is_trusted && self.received.is_writable(slot);
+        let in_place = self.received.is_writable(slot);
         if in_place {
             self.received.lend(slot, &lease, parts.starts());
         }

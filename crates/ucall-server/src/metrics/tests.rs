@@ -48,27 +48,38 @@ fn sizes_are_below_the_bounds_that_are_shown() {
 }
 
 #[test]
-fn waits_and_batches_are_recorded_on_any_thread() {
+fn waits_and_batches_have_series_of_their_own() {
     let metrics = CallMetrics::default();
     let index = metrics.register("embed");
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for _ in 0..1000 {
-                    metrics.record_queue_wait(index, millis(350));
-                    metrics.record_batch_duration(index, millis(600));
-                }
-            });
-        }
-    });
+    metrics.record_queue_wait(index, millis(350));
+    metrics.record_batch_duration(index, millis(600));
     let found = snapshot(&[&metrics]);
     for (measure, bound, sum) in
-        [(Measure::QueueWait, 491_520_000, 1_400), (Measure::BatchDuration, 655_360_000, 2_400)]
+        [(Measure::QueueWait, 491_520_000, 350), (Measure::BatchDuration, 655_360_000, 600)]
     {
         let histogram = found.series[&("embed".to_owned(), measure)];
         let at = duration_bounds().iter().position(|it| *it == bound).unwrap();
-        assert_eq!((histogram.buckets[at], histogram.sum), (4_000, sum * 1_000_000_000));
+        assert_eq!((histogram.buckets[at], histogram.sum), (1, sum * 1_000_000));
     }
+}
+
+#[test]
+fn any_thread_records_waits() {
+    const COUNT: u64 = 5_000_000;
+    let metrics = CallMetrics::default();
+    let index = metrics.register("embed");
+    let series = metrics.at(usize::from(index.0)).unwrap();
+    let begin = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                begin.wait();
+                (0..COUNT).for_each(|_| series.record_anywhere(3, SIZE_UNIT));
+            });
+        }
+    });
+    let histogram = snapshot(&[&metrics]).series[&("embed".to_owned(), Measure::Success)];
+    assert_eq!((histogram.buckets.iter().sum::<u64>(), histogram.sum), (2 * COUNT, 6 * COUNT));
 }
 
 #[test]

@@ -152,14 +152,17 @@ fn a_single_caller_is_not_delayed() {
 
 #[test]
 fn arrivals_at_random_are_hardly_delayed() {
-    for load in [0.2, 0.5, 0.8, 0.95] {
-        let rate = load * capacity(LINE, 64);
+    let kinds = [("line", LINE), ("steps", STEPS), ("each", EACH)];
+    for ((name, times), load) in
+        kinds.into_iter().flat_map(|it| [0.2, 0.5, 0.8, 0.95].map(|load| (it, load)))
+    {
+        let rate = load * capacity(times, 64);
         let callers = Callers::poisson(rate, (4.0 * rate) as usize);
-        let Compared { greedy, batcher, oracle } = compare(&simulation(LINE, 64, callers));
+        let Compared { greedy, batcher, oracle } = compare(&simulation(times, 64, callers));
         for part in [0.5, 0.99] {
             let ideal = greedy.quantile(part).min(oracle.quantile(part));
             let took = batcher.quantile(part);
-            assert!(took < ideal.mul_f64(1.3), "{load}, {part}: {took:?}, ideal {ideal:?}");
+            assert!(took < ideal.mul_f64(1.3), "{name}, {load}, {part}: {took:?}, ideal {ideal:?}");
         }
     }
 }
