@@ -72,8 +72,8 @@ mod procedure;
 mod process_batches;
 #[cfg(feature = "queue")]
 mod queue;
-#[cfg(feature = "relay")]
 mod read_ahead;
+#[cfg(feature = "relay")]
 mod relay;
 mod report;
 mod request_body;
