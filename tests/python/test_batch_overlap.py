@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ucall
@@ -44,32 +45,55 @@ def young_objects() -> Iterator[Callable[[], list[list[int]]]]:
     gc.unfreeze()
 
 
-class _Results:
-    """Results that are taken when they are written."""
+def test_results_are_written_while_the_next_batch_runs(
+    serve: Serve, young_objects: Callable[[], list[list[int]]]
+) -> None:
+    beside = []
 
-    def __init__(self, results: list[Any], on_written: Callable[[], None]) -> None:
-        self._results, self._on_written = results, on_written
-
-    def __iter__(self) -> Iterator[Any]:
-        self._on_written()
-        return iter(self._results)
-
-
-def test_results_are_written_while_the_next_batch_runs(serve: Serve) -> None:
-    running, beside = threading.Event(), []
-
-    def call(numbers: list[int]) -> Any:
-        running.set()
+    def call(numbers: list[int]) -> list[list[int]]:
+        beside.append(bool(young_objects()))
         time.sleep(0.002)
-        running.clear()
-        return _Results([-number for number in numbers], lambda: beside.append(running.is_set()))
+        return [[MARK, number] for number in numbers]
 
     server = serve()
     server.batch(call, threads=True, max_size=8)
     with Wire(server.port) as wire:
         wire.send(_calls(list(range(CALLS))))
-        assert _replies(wire, CALLS) == {number: -number for number in range(CALLS)}
+        assert _replies(wire, CALLS) == {number: [MARK, number] for number in range(CALLS)}
     assert any(beside) and not beside[0]
+
+
+@pytest.mark.parametrize("kept", ["list", "items", "members", "array", "view", "buffer"])
+def test_results_that_the_function_keeps_do_not_change(serve: Serve, kept: str) -> None:
+    arrays = [np.zeros(size, np.int64) for size in range(9)]
+    numbers_kept: list[int] = []
+    items = [[0] for _ in range(8)]
+    members = [{"it": [0]} for _ in range(8)]
+
+    def call(numbers: list[int]) -> Any:
+        time.sleep(0.002)
+        size = len(numbers)
+        array = arrays[size]
+        array[:], numbers_kept[:] = numbers, numbers
+        for item, member, number in zip(items, members, numbers, strict=False):
+            item[0] = member["it"][0] = number
+        return {
+            "list": numbers_kept,
+            "items": items[:size],
+            "members": [dict(member) for member in members[:size]],
+            "array": array,
+            "view": array[:size],
+            "buffer": array.data,
+        }[kept]
+
+    def expected(number: int) -> Any:
+        return {"items": [number], "members": {"it": [number]}}.get(kept, number)
+
+    server = serve()
+    server.batch(call, threads=True, max_size=8)
+    with Wire(server.port) as wire:
+        wire.send(_calls(list(range(CALLS))))
+        assert _replies(wire, CALLS) == {number: expected(number) for number in range(CALLS)}
 
 
 def test_calls_that_wait_are_read_while_a_batch_runs(

@@ -72,6 +72,14 @@ pub(crate) struct Returned<T> {
     result: PyResult<Py<PyAny>>,
 }
 
+impl<T> Returned<T> {
+    /// Whether the function can run again before the results are written: it could change what it
+    /// keeps, as a buffer for the results of every batch.
+    pub(crate) fn is_unshared(&self, py: Python<'_>) -> bool {
+        self.result.as_ref().is_ok_and(|result| convert::is_unshared(py, result))
+    }
+}
+
 /// The calls of a batch that have been read.
 pub(crate) struct Groups<T> {
     pub(crate) groups: VecDeque<Group<T>>,
@@ -102,7 +110,9 @@ pub(crate) fn run_inputs<T: Copy>(
     while let Some(group) = groups.pop_front() {
         let call = || run_untracked(py, || group.call(py, writer.procedure));
         let result = in_own_variables(py, call).map(Bound::unbind);
-        let returned = Returned { calls: group.calls, result };
+        let Group { calls, arguments } = group;
+        drop(arguments);
+        let returned = Returned { calls, result };
         outcomes.extend(match on_return.take_if(|_| groups.is_empty()) {
             Some(on_return) => on_return(writer, Some(returned)),
             None => writer.written_of(py, returned),

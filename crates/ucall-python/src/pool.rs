@@ -277,7 +277,7 @@ impl Shared {
             let (unmeetable, next) = queue.follow(first);
             more.extend(unmeetable.into_iter().map(|(call, error)| (call, Err(error).into())));
             match next {
-                Some(mut calls) if self.leave_results(token, queue, &calls, &mut returned) => {
+                Some(mut calls) if self.leave_results(py, token, queue, &calls, &mut returned) => {
                     calls.reads_ahead = false;
                     following = Some(calls);
                 }
@@ -298,9 +298,11 @@ impl Shared {
     }
 
     /// Leaves the results of a batch to another thread, if the batch that follows may run before
-    /// they are written and no other job or thread is kept waiting. Returns whether it did.
+    /// they are written and cannot change them, and no other job or thread is kept waiting. Returns
+    /// whether it did.
     fn leave_results(
         &self,
+        py: Python<'_>,
         token: Token,
         queue: &Arc<BatchQueue>,
         next: &BatchCalls,
@@ -309,7 +311,8 @@ impl Shared {
         let Some(first) = next.first().filter(|_| next.precedes_results) else { return false };
         // A child that has reported nothing yet would run the batch, too.
         self.outcomes.end_child();
-        if returned.is_none() || self.lock_request.is_made() {
+        let is_unshared = || returned.as_ref().is_some_and(|returned| returned.is_unshared(py));
+        if self.lock_request.is_made() || !is_unshared() {
             return false;
         }
         *returned = self.push_beside(token, queue, first, returned.take());

@@ -14,6 +14,7 @@ mod lists;
 mod parts;
 mod read;
 mod stacking;
+mod unshared;
 mod write;
 
 pub(crate) use array_results::{ArrayLike, ArrayResults, encode_array};
@@ -24,6 +25,7 @@ pub(crate) use error::ConversionFault;
 pub(crate) use parts::PartMemory;
 pub(crate) use read::{Input, Scratch};
 pub(crate) use stacking::{stack, tensor_of};
+pub(crate) use unshared::is_unshared;
 pub(crate) use write::{Results, write, write_results, write_with};
 
 use std::fmt;

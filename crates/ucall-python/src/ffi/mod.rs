@@ -54,8 +54,14 @@ fn owned<'py>(py: Python<'py>, pointer: *mut pyo3::ffi::PyObject) -> PyResult<Bo
 /// Whether no other code has a reference to an object.
 #[inline]
 pub(crate) fn has_one_reference(object: &Bound<'_, PyAny>) -> bool {
+    reference_count(object) == 1
+}
+
+/// The number of references to an object.
+#[inline]
+pub(crate) fn reference_count(object: &Bound<'_, PyAny>) -> isize {
     // SAFETY: the object is alive, and this thread is attached.
-    unsafe { pyo3::ffi::Py_REFCNT(object.as_ptr()) == 1 }
+    unsafe { pyo3::ffi::Py_REFCNT(object.as_ptr()) }
 }
 
 /// Whether this thread is attached to the main interpreter, not to a subinterpreter.

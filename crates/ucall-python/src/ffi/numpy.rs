@@ -423,7 +423,12 @@ impl<'a, 'py> Array<'a, 'py> {
 
     /// Whether no other code has a reference to it.
     pub(crate) fn is_unshared(&self) -> bool {
-        has_one_reference(self.object) && self.fields().weak_references.is_null()
+        has_one_reference(self.object) && !self.has_weak_references()
+    }
+
+    /// Whether there are weak references to it.
+    pub(crate) fn has_weak_references(&self) -> bool {
+        !self.fields().weak_references.is_null()
     }
 
     /// Whether its memory is its own.
