@@ -71,12 +71,13 @@ def test_results_that_the_function_keeps_do_not_change(serve: Serve, kept: str) 
     members = [{"it": [0]} for _ in range(8)]
 
     def call(numbers: list[int]) -> Any:
-        time.sleep(0.002)
         size = len(numbers)
         array = arrays[size]
         array[:], numbers_kept[:] = numbers, numbers
         for item, member, number in zip(items, members, numbers, strict=False):
             item[0] = member["it"][0] = number
+        # Another thread would write the results of the last batch now.
+        time.sleep(0.002)
         return {
             "list": numbers_kept,
             "items": items[:size],
