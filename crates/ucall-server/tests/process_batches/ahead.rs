@@ -51,11 +51,11 @@ fn a_batch_that_has_begun_is_not_taken_back() {
 #[test]
 fn a_process_that_has_nothing_to_run_gets_what_another_has_in_hand() {
     let queue: Arc<ProcessQueue<QueuedBatch>> = Arc::new(ProcessQueue::new(2, 2));
-    let [(one, ..), (two, of_two, results)] = [1, 2].map(watched);
+    let [(one, _, first), (two, of_two, second)] = [1, 2].map(watched);
     assert!(queue.push(one).is_ok() && queue.push(two).is_ok());
     let (theirs, ours, peer) = sockets();
     let serving = queue.clone();
-    let second = thread::spawn(move || serve_process(&serving, 1, peer, ours, None, |_| {}));
+    let other_process = thread::spawn(move || serve_process(&serving, 1, peer, ours, None, |_| {}));
     let waiting = queue.clone();
     let left = serve(&queue, move |socket| {
         let mut link = ready(&socket);
@@ -64,12 +64,13 @@ fn a_process_that_has_nothing_to_run_gets_what_another_has_in_hand() {
         assert_eq!(ucall_engine::wait_for_any([wanted], Some(LIMIT)).unwrap(), [true]);
         let mut other = ready(&theirs);
         assert_eq!(echo(&mut other), Some(2));
-        assert_eq!(results.recv_timeout(LIMIT).unwrap().len(), 2);
+        assert_eq!(second.recv_timeout(LIMIT).unwrap().len(), 2);
         reply(&mut link, number, &message).unwrap();
+        assert_eq!(first.recv_timeout(LIMIT).unwrap().len(), 1);
         waiting.close();
     });
     assert_eq!((left.begun.len(), counts(&of_two)), (0, [1, 0, 1]));
-    second.join().unwrap();
+    other_process.join().unwrap();
 }
 
 #[test]
