@@ -109,10 +109,8 @@ impl<J> ProcessQueue<J> {
     /// all others run more than it does.
     pub fn wants_back(&self, process: usize) -> bool {
         let state = self.state();
-        state.processes.get(process).is_some_and(|process| {
-            let is_wanted = state.waiting.is_empty() && state.has_idle();
-            process.batches > 1 && (is_wanted || state.is_behind(process))
-        })
+        let is_behind = |it: &Process<J>| it.batches > 1 && state.is_behind(it);
+        state.is_wanted_of(process) || state.processes.get(process).is_some_and(is_behind)
     }
 
     /// A process has given a batch back, which it has not begun: the next one of the others.
@@ -146,9 +144,17 @@ impl<J> ProcessQueue<J> {
         state.assign();
     }
 
-    /// The next batch of a process.
+    /// The next batch of a process. If another one has none meanwhile, that gets it.
     pub fn take(&self, process: usize) -> Option<J> {
-        self.state().processes.get_mut(process)?.assigned.pop_front()
+        let mut state = self.state();
+        while state.is_wanted_of(process) {
+            let process = state.processes.get_mut(process)?;
+            let batch = process.assigned.pop_front()?;
+            process.batches = process.batches.saturating_sub(1);
+            state.waiting.push_front(batch);
+            state.assign();
+        }
+        state.processes.get_mut(process)?.assigned.pop_front()
     }
 
     /// A process has ended a batch.
@@ -239,6 +245,12 @@ impl<J> Process<J> {
 impl<J> State<J> {
     fn has_idle(&self) -> bool {
         self.processes.iter().any(Process::is_idle)
+    }
+
+    /// Whether a process has more than it runs while another one has none.
+    fn is_wanted_of(&self, process: usize) -> bool {
+        let has_more = self.processes.get(process).is_some_and(|process| process.batches > 1);
+        has_more && self.waiting.is_empty() && self.has_idle()
     }
 
     /// Whether the others have ended several batches each since a process got its last one.
@@ -371,6 +383,17 @@ mod tests {
         assert!(queue.wants_back(0) && !queue.wants_back(1));
         queue.give_back(0, 2);
         assert_eq!((queue.take(1), queue.wants_back(0)), (Some(2), false));
+    }
+
+    #[test]
+    fn a_process_without_batches_gets_one_that_the_thread_of_another_has_not_taken() {
+        let queue = queue(2, 2);
+        for batch in 0..3 {
+            queue.push(batch).unwrap();
+        }
+        assert_eq!([queue.take(0), queue.take(1)], [Some(0), Some(1)]);
+        queue.finished(1);
+        assert_eq!([queue.take(0), queue.take(1)], [None, Some(2)]);
     }
 
     #[test]
