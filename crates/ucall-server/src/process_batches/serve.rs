@@ -106,7 +106,7 @@ pub struct Left {
 
 /// Serves a process until it ends, is to be killed, or the queue is closed. `exit` can be read when
 /// the process has ended; its children may keep the socket open. `on_ready` is called with the
-/// times that the process has measured, when it takes batches.
+/// times that the process has measured, once it takes batches.
 pub fn serve_process(
     queue: &ProcessQueue<QueuedBatch>,
     process: usize,
@@ -231,11 +231,12 @@ impl<F: FnOnce(FunctionTimes)> Server<F> {
             match kind {
                 MessageKind::Ready if !self.is_ready() => {
                     let times = read_times(&message).map_err(|_| ProcessEnd::Invalid)?;
-                    // Before its first batch.
-                    if let Some(on_ready) = self.on_ready.take() {
+                    let on_ready = self.on_ready.take();
+                    // Calls may arrive as soon as all processes are known to be ready.
+                    queue.set_ready(process, self.waiter.wake().clone());
+                    if let Some(on_ready) = on_ready {
                         on_ready(times);
                     }
-                    queue.set_ready(process, self.waiter.wake().clone());
                 }
                 MessageKind::Failed if !self.is_ready() => {
                     let reason = String::from_utf8_lossy(&message).into_owned();

@@ -179,7 +179,8 @@ fn serve(
 ) -> Left {
     let (theirs, ours, peer) = sockets();
     let process = thread::spawn(move || run(theirs));
-    let left = serve_process(queue, 0, peer, ours, None, |_| {});
+    let on_ready = |_| assert!(queue.ready() > 0, "it takes batches");
+    let left = serve_process(queue, 0, peer, ours, None, on_ready);
     process.join().unwrap();
     left
 }
