@@ -117,6 +117,47 @@ def test_calls_that_wait_are_read_while_a_batch_runs(
     assert ahead
 
 
+def test_as_many_calls_are_read_as_one_batch_has(
+    serve: Serve, young_objects: Callable[[], list[list[int]]]
+) -> None:
+    """More urgent calls overtake those that were read."""
+    begun: set[int] = set()
+    gates = [threading.Event() for _ in range(3)]
+
+    def call(pairs: list[list[int]]) -> list[int]:
+        numbers = [number for _, number in pairs]
+        begun.update(numbers)
+        time.sleep(0.002)
+        if (group := numbers[0] // CALLS) > 0:
+            assert gates[group - 1].wait(30)
+        return numbers
+
+    def ahead() -> set[int]:
+        return {number for _, number in young_objects()} - begun
+
+    def send(wire: Wire, first: int, priority: int) -> None:
+        meta = {"_meta": {"priority": priority}}
+        calls = [request("call", [[MARK, first + it]], id=first + it) for it in range(16)]
+        wire.send(b"".join(json.dumps(json.loads(it) | meta).encode() + b"\n" for it in calls))
+
+    server = serve()
+    server.batch(call, threads=True, max_size=8)
+    with Wire(server.port) as wire:
+        # The server learns that the function releases the lock.
+        wire.send(_calls([[MARK, number] for number in range(CALLS)]))
+        assert len(_replies(wire, CALLS)) == CALLS
+        most = 0
+        for group, priority in enumerate((-8, 0, 7), start=1):
+            send(wire, group * CALLS, priority)
+            assert eventually(lambda group=group: group * CALLS in begun)
+            # The other thread may not be idle yet, so that none are read.
+            eventually(lambda group=group: len(ahead()) >= 8 * group, timeout_s=0.5)
+            most = max(most, len(ahead()))
+            gates[group - 1].set()
+        assert len(_replies(wire, 3 * 16)) == 3 * 16
+    assert most <= 8
+
+
 def test_python_code_reads_no_params_while_a_batch_runs(serve: Serve) -> None:
     running, beside = threading.Event(), []
 

@@ -48,6 +48,8 @@ struct QueueState {
     /// The groups of batches that run, beyond one of each.
     more_groups: usize,
     lock_release: LockRelease,
+    /// The calls that were read, of which some may wait no longer.
+    read: Vec<Token>,
 }
 
 /// Calls that run together.
@@ -211,6 +213,7 @@ impl BatchQueue {
             running: VecDeque::new(),
             more_groups: 0,
             lock_release: LockRelease::default(),
+            read: Vec::new(),
         };
         let overlaps = rules.executor == Executor::Thread
             && !rules.yields
@@ -333,20 +336,25 @@ impl BatchQueue {
         is_running
     }
 
-    /// The first of the calls that wait, without those that were read.
+    /// The first of the calls that wait and were not read, so many that one batch could have all
+    /// that are read then: objects are larger than their text.
     pub(crate) fn unread(&self) -> Vec<(Token, Arc<JobInput>)> {
-        let QueueState { batcher, inputs, .. } = &mut *self.state();
+        let QueueState { batcher, inputs, read, .. } = &mut *self.state();
+        read.retain(|call| inputs.find_mut(*call).is_some_and(|waiting| waiting.read.is_some()));
+        let size_max = self.rules.limits.size_max;
         let unread = |token| {
             let waiting = inputs.find_mut(token).filter(|waiting| waiting.read.is_none())?;
             Some((token, waiting.input.clone()))
         };
-        batcher.first_waiting(self.rules.limits.size_max).filter_map(unread).collect()
+        let room = size_max.saturating_sub(read.len());
+        batcher.first_waiting(size_max).filter_map(unread).take(room).collect()
     }
 
     /// Keeps what was read for the calls that still wait. Returns the rest, which is dropped with
     /// the interpreter's lock.
     pub(crate) fn keep_read(&self, read: Vec<(Token, ReadParams)>) -> Vec<ReadParams> {
         let mut state = self.state();
+        state.read.extend(read.iter().map(|(token, _)| *token));
         let left = |(token, params)| match state.inputs.find_mut(token) {
             Some(waiting) => waiting.read.replace(params),
             None => Some(params),
