@@ -112,9 +112,9 @@ pub(crate) fn run_inputs<T: Copy>(
         let result = in_own_variables(py, call).map(Bound::unbind);
         let Group { calls, arguments } = group;
         drop(arguments);
-        let returned = Returned { calls, result };
+        let returned = Some(Returned { calls, result });
         outcomes.extend(match on_return.take_if(|_| groups.is_empty()) {
-            Some(on_return) => on_return(writer, Some(returned)),
+            Some(on_return) => on_return(writer, returned),
             None => writer.written_of(py, returned),
         });
     }
@@ -148,12 +148,13 @@ impl<'a> BatchWriter<'a> {
         error
     }
 
-    /// The outcome of each call.
+    /// The outcome of each call, if the function has returned for some.
     pub(crate) fn written_of<T>(
         &mut self,
         py: Python<'_>,
-        Returned { calls, result }: Returned<T>,
+        returned: Option<Returned<T>>,
     ) -> Vec<(T, Written)> {
+        let Some(Returned { calls, result }) = returned else { return Vec::new() };
         self.written(py, calls, result.map(|result| result.into_bound(py)))
     }
 

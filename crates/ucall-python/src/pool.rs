@@ -290,7 +290,7 @@ impl Shared {
                 // It wakes while the results are written.
                 None => self.outcomes.send(token, DeferredOutcome::ended()),
             }
-            returned.map(|returned| writer.written_of(py, returned)).unwrap_or_default()
+            writer.written_of(py, returned)
         };
         let outcomes = run_inputs(py, &mut writer, calls.take(), scratch, on_return);
         let outcomes = outcomes.into_iter().map(|(token, written)| (token, written.into()));
@@ -340,11 +340,9 @@ impl Shared {
     fn run_beside(&self, py: Python<'_>, beside: BesideBatch, scratch: &mut Scratch) {
         let BesideBatch { queue, first, since, returned } = beside;
         let is_running = queue.got_lock(first, since.elapsed());
-        if let Some(returned) = returned {
-            let mut writer = BatchWriter::new(&self.report, &queue.procedure, self.reply_bytes_max);
-            let outcomes = writer.written_of(py, returned);
-            self.report(outcomes.into_iter().map(|(token, it)| (token, it.into())).collect());
-        }
+        let mut writer = BatchWriter::new(&self.report, &queue.procedure, self.reply_bytes_max);
+        let outcomes = writer.written_of(py, returned);
+        self.report(outcomes.into_iter().map(|(token, it)| (token, it.into())).collect());
         if is_running {
             let read = read_ahead::read(py, &queue.procedure, queue.unread(), scratch);
             drop(queue.keep_read(read));
@@ -353,7 +351,7 @@ impl Shared {
 
     /// Starts a thread that works beside batches, if this one is alone.
     fn ensure_second_thread(self: &Arc<Self>, py: Python<'_>) {
-        if self.threads_max > 1 && self.threads.load(Ordering::Relaxed) == 1 {
+        if self.threads.load(Ordering::Relaxed) == 1 {
             // Without it, this thread does all.
             let _ = self.start_thread(py);
         }
@@ -361,9 +359,13 @@ impl Shared {
 
     /// Starts a thread without waiting for it, as `threading.Thread.start` would: a hundred of
     /// these waits would delay the calls of this turn. The program does not join the threads when
-    /// it ends, as the drain has waited for their calls; see `interpreter_shutdown`.
+    /// it ends, as the drain has waited for their calls; see `interpreter_shutdown`. Starts none
+    /// beyond the limit.
     fn start_thread(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
-        let before = self.threads.fetch_add(1, Ordering::Relaxed);
+        let more = |threads| (threads < self.threads_max).then_some(threads + 1);
+        let counted = self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        // Otherwise a batch and the worker have started a thread at once.
+        let Ok(before) = counted else { return Ok(()) };
         let started = self.spawn_named(py, format!("ucall-thread-{}", before + 1), None);
         if started.is_err() {
             self.threads.fetch_sub(1, Ordering::Relaxed);
@@ -405,8 +407,8 @@ impl Shared {
                 variables = contents.variables(py)?;
                 let Contents { params, binary, context, waiting, permit, _reserved, .. } = contents;
                 drop((waiting, permit));
-                scratch.parts = binary.and_then(|binary| binary.parts);
                 let context = context.map(|it| it.into_object(py)).transpose()?;
+                scratch.parts = binary.and_then(|binary| binary.parts);
                 let call = || arguments::call(py, procedure, params.as_deref(), context, scratch);
                 let generator = run_in(&variables, || run_untracked(py, call));
                 scratch.parts = None;

@@ -126,7 +126,7 @@ impl Runner {
         let inputs = inputs.enumerate();
         let mut writer = BatchWriter::new(&self.report, procedure, self.reply_bytes_max);
         let written = |writer: &mut BatchWriter<'_>, returned: Option<Returned<_>>| {
-            returned.map(|returned| writer.written_of(py, returned)).unwrap_or_default()
+            writer.written_of(py, returned)
         };
         let run = || run_inputs(py, &mut writer, inputs, &mut self.scratch, written);
         for (index, written) in run_tracked(py, run) {

@@ -110,7 +110,7 @@ impl<J> ProcessQueue<J> {
     pub fn wants_back(&self, process: usize) -> bool {
         let state = self.state();
         let is_behind = |it: &Process<J>| it.batches > 1 && state.is_behind(it);
-        state.is_wanted_of(process) || state.processes.get(process).is_some_and(is_behind)
+        state.has_one_for_another(process) || state.processes.get(process).is_some_and(is_behind)
     }
 
     /// A process has given a batch back, which it has not begun: the next one of the others.
@@ -147,7 +147,7 @@ impl<J> ProcessQueue<J> {
     /// The next batch of a process. If another one has none meanwhile, that gets it.
     pub fn take(&self, process: usize) -> Option<J> {
         let mut state = self.state();
-        while state.is_wanted_of(process) {
+        while state.has_one_for_another(process) {
             let process = state.processes.get_mut(process)?;
             let batch = process.assigned.pop_front()?;
             process.batches = process.batches.saturating_sub(1);
@@ -248,7 +248,7 @@ impl<J> State<J> {
     }
 
     /// Whether a process has more than it runs while another one has none.
-    fn is_wanted_of(&self, process: usize) -> bool {
+    fn has_one_for_another(&self, process: usize) -> bool {
         let has_more = self.processes.get(process).is_some_and(|process| process.batches > 1);
         has_more && self.waiting.is_empty() && self.has_idle()
     }
