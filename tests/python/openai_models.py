@@ -130,7 +130,7 @@ def add_models(server: ucall.Server, models: Models) -> None:
     chats = [server.add(it) for it in functions]
     server.add(letters)
     server.add(matrix)
-    server.batch(lengths, max_size=3, max_wait_ms=30_000)
+    server.batch(lengths, max_size=3, max_wait_ms=60_000)
     ucall.openai.mount(
         server,
         chat={it.__name__: it for it in chats},

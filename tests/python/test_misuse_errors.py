@@ -57,8 +57,8 @@ MISTAKES: dict[str, tuple[Callable[[ucall.Server], object], str]] = {
         "max_size: expected a positive number, got 0",
     ),
     "a wait without end": (
-        lambda server: server.batch(max_wait_ms=60_000)(plain),
-        "max_wait_ms: expected 0 to 60,000, got 60000",
+        lambda server: server.batch(max_wait_ms=60_001)(plain),
+        "max_wait_ms: expected 0 to 60,000, got 60001",
     ),
 }
 

@@ -70,7 +70,7 @@ class BatchRules:
             checked.positive("max_weight", self.max_weight)
             if self.weight is None:
                 raise TypeError("max_weight: expected weight=, a function of a call's arguments")
-        if not 0 <= self.max_wait_ms < 60_000:
+        if not 0 <= self.max_wait_ms <= 60_000:
             raise ValueError(f"max_wait_ms: expected 0 to 60,000, got {self.max_wait_ms}")
 
     def _check_slots(self, slots: int) -> None:
