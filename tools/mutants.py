@@ -49,13 +49,6 @@ DEFINED = re.compile(r"\b(?:def|fn) (\w+)[(<]")
 PASSED = re.compile(r"\b[1-9]\d* passed\b")
 #: What pytest's summary says of each test, and the test.
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) (\S+)", re.MULTILINE)
-#: Programs in C link the release of the library, which takes less time so.
-PROFILE = {
-    "CARGO_PROFILE_RELEASE_LTO": "off",
-    "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
-    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "256",
-    "CARGO_INCREMENTAL": "1",
-}
 
 
 class CannotRunError(Exception):
@@ -186,11 +179,11 @@ def _copy_extension() -> None:
 
 def run(*command: str, most_s: float = BUILD_MAX_S) -> tuple[int, str]:
     """The status of a command, which fails after `most_s`, and its output."""
-    environment = os.environ | PROFILE
-    environment |= {
+    environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(TREE / "python"), str(TREE / "tests")]),
         "PYO3_PYTHON": sys.executable,
         "CARGO_TARGET_DIR": str(FOLDER / "build"),
+        "CARGO_INCREMENTAL": "1",
     }
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         # In a group of its own, which ends with it.
