@@ -1,6 +1,4 @@
-"""The supervisor of workers, whose processes and time are those of a test.
-
-`test_workers.py` has a supervisor of real processes."""
+"""The supervisor of workers, whose processes and time are those of a test."""
 
 from __future__ import annotations
 
@@ -25,7 +23,6 @@ from ucall._workers import process_role
 from ucall._workers import supervisor as module
 
 TERM, KILL, HUP, INT = signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT
-
 
 Make = Callable[..., Made]
 
@@ -200,6 +197,23 @@ def test_a_worker_that_dies_is_named_and_restarted(
     # The pages of dead workers are used again, the first one first.
     workers = [slot.worker for slot in it.slots]
     assert [worker and worker.page for worker in workers] == it.supervisor.counters.page_indices[:2]
+
+
+def test_those_that_wait_are_woken_until_the_kernel_has_freed_what_died(make: Make) -> None:
+    it = make()
+    it.ready(0, 1)
+    woken: list[float] = []
+    listener = SimpleNamespace(wake_all=lambda: woken.append(it.clock.now), close=lambda: None)
+    it.supervisor._listener = listener  # type: ignore[assignment]
+    died_at = it.clock.now
+    it.end(0)
+    it.slots[0].start_at = None
+    for _ in range(20):
+        it.turn(after_s=it.supervisor._select_timeout(it.clock.now) or 0.0)
+    pauses = [at - died_at for at in woken]
+    assert pauses == pytest.approx([0.001 * (2**number - 1) for number in range(14)])
+    it.end(1)
+    assert woken[14:] == [it.clock.now] and it.supervisor._wakeups.next_at is not None
 
 
 def test_the_pauses_before_restarts_double_up_to_ten_seconds(make: Make) -> None:

@@ -44,6 +44,7 @@ from ucall import _core
 from ucall._server import launch
 from ucall._workers import process_role, systemd
 from ucall._workers.hosts import Hosts, exit_reason
+from ucall._workers.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from ucall.options import UDP
@@ -124,6 +125,7 @@ class Supervisor:
         self._tickets = secrets.token_bytes(32)
         #: The socket of all workers, once it is bound.
         self._listener: _core.ListeningSocket | None = None
+        self._wakeups = Wakeups()
         #: The socket of a service manager, in place of a host. Workers do not hear of it.
         self._inherited = launch.listen_host("")
         #: Detached when the supervisor ends.
@@ -184,6 +186,8 @@ class Supervisor:
         while self._signals:
             self._handle_signal(self._signals.pop(0))
         self._reap()
+        if self._listener is not None and self._wakeups.take(time.monotonic()):
+            self._listener.wake_all()
         if self._notifier is not None and not self._is_stopping:
             self._notify(self._notifier)
 
@@ -200,7 +204,8 @@ class Supervisor:
     def _select_timeout(self, now: float) -> float | None:
         if self._is_stopping:
             return None
-        due = [slot.start_at for slot in self._slots if slot.start_at is not None]
+        times = [self._wakeups.next_at, *(slot.start_at for slot in self._slots)]
+        due = [at for at in times if at is not None]
         if self._notifier is not None and (beat := self._notifier.next_beat()) is not None:
             due.append(beat)
         return max(0.0, min(due) - now) if due else None
@@ -392,7 +397,7 @@ class Supervisor:
     def _remove(self, worker: Worker) -> None:
         if self._listener is not None:
             # The kernel may have woken it for a connection that it has not accepted.
-            self._listener.wake_all()
+            self._wakeups.begin(time.monotonic())
         if worker.control in self._selector.get_map():
             self._selector.unregister(worker.control)
         worker.control.close()
