@@ -8,6 +8,7 @@ import forked_children  # noqa: F401 - before what registers functions for forks
 import programs
 import pytest
 import selection
+from _pytest.unraisableexception import gc_collect_iterations_key
 from outcomes import Outcomes
 from products import (
     pytest_ignore_collect,
@@ -30,6 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Five collections of all objects would take two seconds of each test process.
+    config.stash[gc_collect_iterations_key] = 1
     path = config.getoption("outcomes")
     # The processes of pytest-xdist report to the one that started them.
     if path and not hasattr(config, "workerinput"):

@@ -32,6 +32,8 @@ __all__ = ["new_client"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Otherwise gRPC crashes children that are forked while its threads run, such as terminals.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# Otherwise each process that imports NumPy starts threads that wait actively, 80 ms of a processor.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Tests for newer versions of Python.
 collect_ignore = [
