@@ -34,7 +34,6 @@ RUN_TESTS = $(PY) tools/run-tests.py
 # Most tests wait for a peer or a time limit, so there are more test processes than processors. 0 runs
 # all tests in one process.
 TEST_PROCESSES ?= 6
-# After a process has died, pytest-xdist would wait for ever with `--dist loadgroup`.
 AT_ONCE = --numprocesses=$(TEST_PROCESSES) --max-worker-restart=0
 # So the other suites run beside that of Python, whose output then comes whole, at its end.
 ifneq ($(filter test test-all,$(MAKECMDGOALS)),)
@@ -159,7 +158,7 @@ test-bench: setup #: Run the tests of the benchmark's sections and report
 	$(RUN_TESTS) pytest $(PYTEST_FLAGS) tests/bench
 
 test-python: setup test-programs .bench/tls_client ## Run the Python tests against the built package
-	$(RUN_TESTS) pytest $(AT_ONCE) --dist=loadgroup $(VARIANTS) $(PYTEST_FLAGS) tests/python
+	$(RUN_TESTS) pytest $(AT_ONCE) --dist=worksteal $(VARIANTS) $(PYTEST_FLAGS) tests/python
 
 .bench/docs/stamp: docs/site/requirements.txt $(STAMPS)/venv
 	@mkdir -p $(@D)

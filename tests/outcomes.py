@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-# pytest-xdist appends the group of a test to its id.
-_GROUP = re.compile(r"@[\w.-]+$")
 
 
 class Outcomes:
@@ -27,7 +23,7 @@ class Outcomes:
         self._failed: dict[str, None] = {}
 
     def _collect(self, ids: Iterable[str]) -> None:
-        self._collected.update(dict.fromkeys(_GROUP.sub("", id) for id in ids))
+        self._collected.update(dict.fromkeys(ids))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._collect(item.nodeid for item in session.items)
@@ -37,12 +33,11 @@ class Outcomes:
         self._collect(ids)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        id = _GROUP.sub("", report.nodeid)
         if report.failed:
-            self._failed[id] = None
+            self._failed[report.nodeid] = None
         # A report of a process that died has the phase "???".
         if report.when != "setup" and report.when != "call":
-            self._finished.add(id)
+            self._finished.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         unfinished = [id for id in self._collected if id not in self._finished]

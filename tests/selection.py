@@ -69,7 +69,7 @@ def first_of_slow(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """All items but those marked slow, and of these one for each function."""
     seen, selected = set(), []
     for item in items:
-        name = _id(item).partition("[")[0]
+        name = item.nodeid.partition("[")[0]
         is_slow = item.get_closest_marker("slow") is not None
         if not (is_slow and name in seen):
             selected.append(item)
@@ -77,16 +77,11 @@ def first_of_slow(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     return selected
 
 
-def _id(item: pytest.Item) -> str:
-    """The item's id, without the suffix that pytest-xdist adds for a group."""
-    return f"{item.parent.nodeid if item.parent else ''}::{item.name}"
-
-
 def _group(item: pytest.Item) -> Hashable:
     """What an item shares with those that differ only by the parameters of `one_of`."""
     # pytest makes one object for each value, which all variants share; not all can be hashed.
     others = {name: id(value) for name, value in _params(item).items() if name not in _axes(item)}
-    return _id(item).partition("[")[0], tuple(others.items())
+    return item.nodeid.partition("[")[0], tuple(others.items())
 
 
 def _chosen(group: list[pytest.Item]) -> pytest.Item:
@@ -94,7 +89,7 @@ def _chosen(group: list[pytest.Item]) -> pytest.Item:
     variants = group
     if len(group) > 1 and not _allows_uring():
         variants = [item for item in group if not _needs_uring(item)] or group
-    return variants[zlib.crc32(_id(group[0]).encode()) % len(variants)]
+    return variants[zlib.crc32(group[0].nodeid.encode()) % len(variants)]
 
 
 def _is_for_any_engine(item: pytest.Item) -> bool:

@@ -110,7 +110,7 @@ soak: setup #: Ten minutes of good and hostile traffic; plots memory and descrip
 
 .PHONY: test-slow
 test-slow: setup test-programs #: Run all variants of the slow Python tests, of which `make test` runs one each
-	$(PY) -m pytest $(AT_ONCE) --dist loadgroup -m slow $(PYTEST_FLAGS) tests/python
+	$(PY) -m pytest $(AT_ONCE) --dist=worksteal -m slow $(PYTEST_FLAGS) tests/python
 
 # In an environment of its own, so that neither build replaces the other.
 test-python3.%: #: Run them on another Python (make test-python3.14 PYTHON=/path/to/python3.14)

@@ -278,7 +278,7 @@ def find_passed(tests: Iterable[str]) -> set[str]:
     folders of `tests/`, since their helpers share names."""
     nodes = [test.removeprefix("pytest ") for test in tests]
     options = ["-q", "-rA", "--show-capture=no", "--timeout", "60", "-p", "no:cacheprovider"]
-    pytest = [sys.executable, "-m", "pytest", "--numprocesses", "2", "--dist", "loadgroup"]
+    pytest = [sys.executable, "-m", "pytest", "--numprocesses", "2", "--dist", "worksteal"]
     outcomes: dict[str, set[str]] = {}
     for folder in sorted({Path(node).parts[1] for node in nodes}):
         inside = [node for node in nodes if Path(node).parts[1] == folder]

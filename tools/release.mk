@@ -43,7 +43,7 @@ sdist: $(STAMPS)/release-tools #: Make the source distribution in dist/, build a
 
 test-wheel: test-programs .bench/tls_client #: Run the Python tests on a wheel of dist/ in a new environment (PYTHON=python3.13)
 	"$$(tools/find-python.sh)" tools/test-wheel.py $(if $(WHEEL),--package $(WHEEL)) \
-		$(AT_ONCE) --dist loadgroup $(PYTEST_FLAGS)
+		$(AT_ONCE) --dist=worksteal $(PYTEST_FLAGS)
 
 .PHONY: test-old-system test-new-pythons
 test-old-system: #: Install a wheel of dist/ in Debian 11, serve and call there (needs root)

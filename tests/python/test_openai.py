@@ -39,9 +39,6 @@ from harness import HOST, Wire, eventually
 
 __all__ = ["authority", "client", "files", "models", "openai", "served"]
 
-#: The package takes half a second to import, so one test process does.
-pytestmark = pytest.mark.xdist_group("openai")
-
 
 def test_a_completion(client: Any, models: Models) -> None:
     completion = client.chat.completions.create(model="echo", messages=MESSAGES)

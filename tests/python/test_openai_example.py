@@ -12,9 +12,6 @@ import ucall
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/openai/openai_server.py"
 
-#: The package takes half a second to import, so one test process does.
-pytestmark = pytest.mark.xdist_group("openai")
-
 
 def test_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
     openai: Any = pytest.importorskip("openai")

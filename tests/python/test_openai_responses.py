@@ -10,9 +10,6 @@ from openai_models import CALL, TOOL, Models, client, models, openai, served
 
 __all__ = ["client", "models", "openai", "served"]
 
-#: The package takes half a second to import, so one test process does.
-pytestmark = pytest.mark.xdist_group("openai")
-
 
 def test_a_response(client: Any, models: Models) -> None:
     response = client.responses.create(model="echo", input="one two", instructions="be brief")

@@ -74,12 +74,11 @@ def suite(tmp_path: Path) -> Path:
 def test_what_passes_alone_is_flaky(suite: Path) -> None:
     test = """
 def test_twice(): assert not fails("twice", 2)
-@pytest.mark.xdist_group("group")
 @pytest.mark.parametrize("value", ["a b", "@c"])
 def test_once(value): assert not fails(value, 1)
 """
     (suite / "test_it.py").write_text(FAILS + test)
-    processes = ["--numprocesses=2", "--dist=loadgroup"]
+    processes = ["--numprocesses=2", "--dist=worksteal"]
     code, output = _run(suite, "pytest", *processes, "test_it.py")
     assert code == 0, output
     once = {f"test_it.py::test_once[{value}]": 1 for value in ("a b", "@c")}

@@ -38,10 +38,6 @@ def test_pairs(engine, security, number): ...
 @pytest.mark.one_of()
 def test_compares(engine): ...
 
-@pytest.mark.xdist_group("these")
-@pytest.mark.parametrize("number", range(9))
-def test_grouped(engine, number): ...
-
 @pytest.mark.slow
 def test_slow(engine, security): ...
 
@@ -53,29 +49,18 @@ import contextlib, io, json, sys
 import pytest
 
 class Seen:
-    def __init__(self, is_distributed):
-        self.is_distributed = is_distributed
-
-    # As pytest-xdist does.
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items):
-        for item in items if self.is_distributed else ():
-            for group in item.iter_markers("xdist_group"):
-                item._nodeid += f"@{group.args[0]}"
-
     def pytest_collection_finish(self, session):
         self.names = [item.nodeid.partition("::")[2] for item in session.items]
 
-def collected(is_distributed, *arguments):
+def collected(*arguments):
     with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main(["--collect-only", *arguments], [seen := Seen(is_distributed)])
+        pytest.main(["--collect-only", *arguments], [seen := Seen()])
     return seen.names
 
 print(json.dumps([collected(*arguments) for arguments in json.loads(sys.argv[1])]))
 """
 OPTIONS = {
     "default": ["test_it.py"],
-    "grouped": ["test_it.py"],
     "both": ["--both-engines", "test_it.py"],
     "changed": ["--engines-changed", "test_it.py"],
     "changed, in the list": ["--engines-changed", "python/test_hooks.py"],
@@ -90,14 +75,10 @@ ONE_OF_EACH = {
     "test_one": 40,
     "test_pairs": 40,
     "test_compares": 2,
-    "test_grouped": 9,
     "test_slow": 2,
     "test_no_engine": 2,
 }
 PLUGINS = ["-p", "selection", "-p", "no:cacheprovider"]
-
-#: The tests share what was collected.
-pytestmark = pytest.mark.xdist_group("selection")
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +87,14 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "test_it.py").write_text(SUITE)
     (folder / "python").mkdir()
     (folder / "python" / "test_hooks.py").write_text(SUITE)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  one_of\n  slow\n  xdist_group\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  one_of\n  slow\n")
     return folder
 
 
 @pytest.fixture(scope="module")
 def names(suite: Path) -> Names:
     """The names of the tests that each list of arguments selects."""
-    arguments = [[name == "grouped", *PLUGINS, *given] for name, given in OPTIONS.items()]
+    arguments = [[*PLUGINS, *given] for given in OPTIONS.values()]
     command = [sys.executable, "-c", COLLECTS, json.dumps(arguments)]
     paths = {"PYTHONPATH": str(ROOT / "tests"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     how: dict[str, Any] = {"cwd": suite, "capture_output": True, "text": True, "timeout": 200}
@@ -144,12 +125,12 @@ def test_pairs_cover_every_combination(names: Names) -> None:
 
 
 def test_both_engines_by_the_option(names: Names) -> None:
-    twice = {"test_one": 80, "test_pairs": 160, "test_grouped": 18, "test_slow": 4}
+    twice = {"test_one": 80, "test_pairs": 160, "test_slow": 4}
     assert _counts(names["both"]) == ONE_OF_EACH | twice
 
 
 def test_each_engine_once_after_a_change_of_engines(names: Names) -> None:
-    twice = {"test_one": 80, "test_pairs": 80, "test_grouped": 18, "test_slow": 4}
+    twice = {"test_one": 80, "test_pairs": 80, "test_slow": 4}
     assert _counts(names["changed"]) == ONE_OF_EACH | twice
     found = [re.fullmatch(r"test_pairs\[(\w+)-(\w+)-\d+\]", name) for name in names["changed"]]
     assert Counter(it[1] for it in found if it) == {"posix": 40, "uring": 40}
@@ -176,12 +157,6 @@ def test_one_engine_by_a_keyword(names: Names) -> None:
 
 def test_the_first_variant_of_a_slow_test(names: Names) -> None:
     assert _counts(names["first"]) == ONE_OF_EACH | {"test_slow": 1}
-
-
-def test_processes_choose_what_one_process_chooses(names: Names) -> None:
-    assert names["grouped"] == [
-        f"{name}@these" if "grouped" in name else name for name in names["default"]
-    ]
 
 
 class _Item:

@@ -46,10 +46,6 @@ def load(source: str, folder: Path) -> ModuleType:
     return module
 
 
-#: One after another: mypy reads the types of NumPy only once, which takes most of its time.
-checks_types = pytest.mark.xdist_group("mypy")
-
-
 def check_types(folder: Path, *sources: str) -> None:
     """Checks files with `mypy --strict`."""
     pytest.importorskip("mypy")
@@ -76,7 +72,6 @@ from numpy.typing import NDArray
 """
 
 
-@checks_types
 def test_types_of_params_and_results(tmp_path: Path) -> None:
     (tmp_path / "kinds.py").write_text(python_client(Document(KINDS_DOCUMENT)))
     lines = [PLAIN]
@@ -292,7 +287,6 @@ def test_params_that_no_call_can_mix_are_left_out(tmp_path: Path) -> None:
     assert "params: [a: number, ...rest: Array<number>];" in declarations
 
 
-@checks_types
 def test_an_empty_description(tmp_path: Path) -> None:
     document = Document({"methods": []})
     (tmp_path / "empty.py").write_text(python_client(document))

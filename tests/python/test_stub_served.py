@@ -19,7 +19,7 @@ import numpy
 import PIL.Image
 import pytest
 from test_cli_described import run
-from test_stub import check_types, checks_types, load
+from test_stub import check_types, load
 
 import ucall
 from harness import in_asyncio
@@ -63,7 +63,6 @@ def test_a_running_server_gives_the_same_client(source: str, server: ucall.Serve
         assert (done.returncode, done.stdout, done.stderr) == (0, source, "")
 
 
-@checks_types
 def test_the_client_is_typed(source: str, tmp_path: Path) -> None:
     (tmp_path / "stubs.py").write_text(source)
     program = Path(__file__).with_name("stub_program.py").read_text()

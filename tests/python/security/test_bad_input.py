@@ -62,13 +62,7 @@ Timed = dict[str, "Future[str]"]
 
 @pytest.fixture(
     scope="module",
-    # All tests of one setting run in one test process, so its servers start once.
-    params=[
-        pytest.param(
-            setting, id="-".join(setting), marks=pytest.mark.xdist_group("-".join(setting))
-        )
-        for setting in SETTINGS
-    ],
+    params=[pytest.param(setting, id="-".join(setting)) for setting in SETTINGS],
 )
 def setting(request: pytest.FixtureRequest) -> Setting:
     """An engine and a transport."""

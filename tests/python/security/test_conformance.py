@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 import report
 from certificates import Authority, Files, authority, files
 from conformance import DEMANDS, FRAGMENTS, H1SPEC, WHOLE, Demand
-from serving import Serve
+from serving import NO_URING
 
 from harness import Wire
+from ucall.options import arguments
 
 __all__ = ["authority", "files"]
-
-#: The tests compare their results, so one test process runs all of them.
-pytestmark = pytest.mark.xdist_group("conformance")
 
 Connect = Callable[[], Wire]
 PATIENCE_S = 0.5
@@ -33,17 +33,22 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@pytest.fixture(params=["plain", "TLS"])
-def connect(
-    request: pytest.FixtureRequest, serve: Serve, files: Files, authority: Authority
-) -> Connect:
-    """Connects to a server, on each engine in turn."""
-    if request.param == "plain":
-        server = serve(add, **LONG_TIMEOUTS)
-        return lambda: Wire(server.port)
-    secure = serve(add, ssl_certfile=files.both, **LONG_TIMEOUTS)
-    context = authority.context()
-    return lambda: Wire(secure.port, context=context)
+@pytest.fixture
+def connects(files: Files, authority: Authority) -> Iterator[dict[str, Connect]]:
+    """Connects to a server on each engine, with and without TLS."""
+    secure = {"ssl_certfile": files.both}
+    with ExitStack() as stack:
+        connects: dict[str, Connect] = {}
+        for engine in ("posix",) if NO_URING else ("posix", "uring"):
+            for transport, options in {"plain": {}, "TLS": secure}.items():
+                kind = importlib.import_module(f"ucall.{engine}").Server
+                server = kind(port=0, **arguments(LONG_TIMEOUTS | options))
+                server.add(add)
+                server.start()
+                stack.callback(server.stop)
+                context = authority.context() if options else None
+                connects[f"{engine}-{transport}"] = partial(Wire, server.port, context=context)
+        yield connects
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,22 +60,26 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
         report.write(Path(path), "conformance", _table())
 
 
-@pytest.mark.one_of()
-def test_replies_match_the_demands(connect: Connect) -> None:
-    reply = {demand: _statuses(demand, connect) for demand in DEMANDS}
-    assert {d.name: words for d, words in reply.items() if not _is_as_expected(d, words)} == {}
-    both = {(demand.suite, demand.name): words for demand, words in reply.items()}
-    assert seen in ({}, both), "not the same on all engines and transports"
-    seen.update(both)
+def test_replies_match_the_demands(connects: dict[str, Connect]) -> None:
+    for connect in connects.values():
+        reply = {demand: _statuses(demand, connect) for demand in DEMANDS}
+        assert {d.name: words for d, words in reply.items() if not _is_as_expected(d, words)} == {}
+        both = {(demand.suite, demand.name): words for demand, words in reply.items()}
+        assert seen in ({}, both), "not the same on all engines and transports"
+        seen.update(both)
 
 
-def test_the_server_waits_for_fragments(connect: Connect) -> None:
+def test_the_server_waits_for_fragments(connects: dict[str, Connect]) -> None:
     with ExitStack() as stack:
-        wires = {begun: stack.enter_context(connect()) for begun in FRAGMENTS.values()}
-        for begun, wire in wires.items():
+        wires = [
+            (begun, stack.enter_context(connect()))
+            for connect in connects.values()
+            for begun in FRAGMENTS.values()
+        ]
+        for begun, wire in wires:
             wire.send(begun)
         time.sleep(PATIENCE_S)
-        for begun, wire in wires.items():
+        for begun, wire in wires:
             wire.socket.settimeout(0.001)
             with pytest.raises(TimeoutError):
                 wire.more()
