@@ -24,7 +24,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 APP = """
 import asyncio, os, time
-import numpy as np
 import ucall
 
 server = ucall.Server(
@@ -79,6 +78,10 @@ def again(paths: list[str]) -> list[int]:
 def late(seconds: list[float]) -> list[int]:
     time.sleep(max(seconds))
     return [os.getpid()] * len(seconds)
+"""
+# Apart, because each process that imports NumPy takes a tenth of a second.
+ARRAYS = """
+import numpy as np
 
 @server.batch(devices=["a", "b"])
 def double(rows: np.ndarray) -> np.ndarray:
@@ -103,9 +106,11 @@ def loads(folder: Path, count: int) -> list[Loaded]:
 
 
 @contextmanager
-def serving(folder: Path, engine: str) -> Iterator[tuple[Supervised, list[Wire]]]:
+def serving(
+    folder: Path, engine: str, source: str = APP
+) -> Iterator[tuple[Supervised, list[Wire]]]:
     """Two workers, and a connection to each."""
-    supervisor = supervised(folder, "--workers", "2", "--engine", engine, source=APP)
+    supervisor = supervised(folder, "--workers", "2", "--engine", engine, source=source)
     with supervisor as it, it.wires(2) as wires:
         yield it, list(wires.values())
 
@@ -135,7 +140,7 @@ def test_workers_share_one_process_a_device(tmp_path: Path, engine: str) -> None
 
 
 def test_arrays_of_workers_arrive_as_they_are(tmp_path: Path, engine: str) -> None:
-    with serving(tmp_path, engine) as (it, _):
+    with serving(tmp_path, engine, APP + ARRAYS) as (it, _):
         with ucall.client.Client(f"tcp://{HOST}:{it.port}") as client:
             for items in (8, 100_000, 1_000_000):
                 rows = [np.arange(items, dtype="f4") + number for number in range(4)]
