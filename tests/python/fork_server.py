@@ -1,13 +1,14 @@
 """Forks the programs that `forking.py` asks for, from a process that has imported the package.
 
-python fork_server.py SOCKET: serves until the other side of the socket, a descriptor, closes.
+python fork_server.py SOCKET LISTENER: serves until the other side of the socket closes; both are
+descriptors. A connection to the listener asks for one program, and gets its status.
 """
 
 from __future__ import annotations
 
 import asyncio  # noqa: F401
 import gc
-import json
+import marshal
 import os
 import runpy
 import select
@@ -32,7 +33,7 @@ with suppress(ImportError):  # In a build without queues.
 Request = dict[str, Any]
 
 
-def serve(requests: socket.socket) -> Request | None:
+def serve(requests: socket.socket, listener: socket.socket) -> Request | None:
     """Forks a child for each request. Returns the request in the child, and ``None`` at the end."""
     #: For each child the descriptor that gets its status.
     statuses: dict[int, int] = {}
@@ -42,29 +43,36 @@ def serve(requests: socket.socket) -> Request | None:
     signal.set_wakeup_fd(writer)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
-        readable = select.select([requests, reader], [], [])[0]
+        readable = select.select([requests, listener, reader], [], [])[0]
         if reader in readable:
             os.read(reader, 4096)
         _report(statuses)
-        if requests not in readable:
+        if requests in readable:
+            asking = requests
+        elif listener in readable:
+            asking, _ = listener.accept()
+        else:
             continue
-        length, descriptors, _, _ = socket.recv_fds(requests, forking.LENGTH_BYTES, 4)
-        if not length:
+        length, descriptors, _, _ = socket.recv_fds(asking, forking.LENGTH_BYTES, 4)
+        if not length and asking is requests:
             return None
-        data = requests.recv(int.from_bytes(length), socket.MSG_WAITALL)
+        data = asking.recv(int.from_bytes(length), socket.MSG_WAITALL)
+        if asking is not requests:
+            descriptors.append(asking.detach())
         if (child := os.fork()) == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for standard, descriptor in enumerate(descriptors[:3]):
                 os.dup2(descriptor, standard)
-            unused = [*descriptors, *statuses.values(), reader, writer, requests.detach()]
-            for descriptor in unused:
+            unused = [*descriptors, *statuses.values(), reader, writer]
+            for descriptor in [*unused, requests.detach(), listener.detach()]:
                 os.close(descriptor)
-            return json.loads(data)  # type: ignore[no-any-return]
+            return marshal.loads(data)  # type: ignore[no-any-return]
         statuses[child] = descriptors.pop()
         for descriptor in descriptors:
             os.close(descriptor)
-        requests.send(b"%d" % child)
+        if asking is requests:
+            requests.send(b"%d" % child)
 
 
 def _report(statuses: dict[int, int]) -> None:
@@ -100,7 +108,7 @@ if __name__ == "__main__":
     # Collections in the children leave what they share as it is.
     gc.collect()
     gc.freeze()
-    request = serve(socket.socket(fileno=int(sys.argv[1])))
+    request = serve(*(socket.socket(fileno=int(it)) for it in sys.argv[1:]))
     if request is not None:
         main = become(request)
         if request["source"] is not None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-import json
+import marshal
 import math
 import os
 import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,31 @@ LENGTH_BYTES = 4
 UCALL = [sys.executable, "-m", "ucall.cli"]
 _PROGRAM = Path(__file__).with_name("fork_server.py")
 _EXECUTE = [*inspect.signature(subprocess.Popen._execute_child).parameters][1:]
+#: A command that imports little, so that it takes a tenth of the time of its program.
+_COMMAND = """#!{executable} -IS
+import _socket, marshal, posix, sys
+server = _socket.socket(_socket.AF_UNIX)
+server.connect({address!r})
+request = {{
+    "command": sys.orig_argv,
+    "source": {source!r},
+    "module": None,
+    "arguments": sys.argv,
+    "folder": posix.getcwd(),
+    "environment": {{
+        name.decode("utf-8", "surrogateescape"): value.decode("utf-8", "surrogateescape")
+        for name, value in posix.environ.items()
+    }},
+    "new_session": False,
+}}
+data = marshal.dumps(request)
+standard = b"".join(it.to_bytes(4, sys.byteorder) for it in range(3))
+ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, standard)]
+server.sendmsg([len(data).to_bytes({length_bytes})], ancillary)
+server.sendall(data)
+status = posix.waitstatus_to_exitcode(int(server.recv(100)))
+sys.exit(status if status >= 0 else 128 - status)
+"""
 
 
 class _Server:
@@ -37,22 +63,30 @@ class _Server:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests, theirs = socket.socketpair()
-        with theirs:
+        # A path of a test's folder may be too long for a socket.
+        self._folder = tempfile.TemporaryDirectory()
+        #: Where a command of a shell connects.
+        self.address = f"{self._folder.name}/socket"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self.address)
+        listener.listen()
+        with theirs, listener:
+            descriptors = [theirs.fileno(), listener.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-u", str(_PROGRAM), str(theirs.fileno())],
+                [sys.executable, "-u", str(_PROGRAM), *map(str, descriptors)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env=_ENVIRONMENT,
-                pass_fds=[theirs.fileno()],
+                pass_fds=descriptors,
             )
         atexit.register(self.close)
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """The id of a process with these standard descriptors, and one for its status."""
         with self._lock:
-            text = json.dumps(request).encode()
-            socket.send_fds(self._requests, [len(text).to_bytes(LENGTH_BYTES)], descriptors)
-            self._requests.sendall(text)
+            data = marshal.dumps(request)
+            socket.send_fds(self._requests, [len(data).to_bytes(LENGTH_BYTES)], descriptors)
+            self._requests.sendall(data)
             answer = self._requests.recv(100)
         assert answer, "the process that forks has ended"
         return int(answer)
@@ -60,6 +94,7 @@ class _Server:
     def close(self) -> None:
         self._requests.close()
         self._process.wait()
+        self._folder.cleanup()
 
 
 @functools.cache
@@ -137,3 +172,15 @@ def run(
             process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def write_command(path: Path, source: str = "from ucall import cli; exit(cli.main())") -> None:
+    """Writes a command for shells that runs such a program with its words, input and output."""
+    text = _COMMAND.format(
+        executable=sys.executable,
+        address=server().address,
+        source=source,
+        length_bytes=LENGTH_BYTES,
+    )
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)

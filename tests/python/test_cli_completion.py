@@ -7,12 +7,12 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
+import forking
 import pexpect
 import programs
 import pytest
@@ -20,13 +20,19 @@ from described import DOCUMENT, Described, described, method, param
 
 from ucall import cli
 
-FOLDER = Path(sys.executable).parent
-
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The variables of a shell that has the command."""
+    (tmp_path / "bin").mkdir()
+    forking.write_command(tmp_path / "bin" / "ucall")
+    return {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "TERM": "dumb"}
 
 
 @pytest.fixture
@@ -175,14 +181,13 @@ def test_words_that_are_no_candidates(complete, shell: str) -> None:
         assert candidates("safe to=") == ["to=safe"]
 
 
-def test_no_word_of_a_menu_is_run(tmp_path: Path) -> None:
+def test_no_word_of_a_menu_is_run(tmp_path: Path, environment: dict[str, str]) -> None:
     names = [
         "sum\n$(touch owned) #",
         "sun\r$(touch owned) #",
         "sup;touch owned",
         "su$(touch owned)",
     ]
-    environment = {**os.environ, "PATH": f"{FOLDER}:{os.environ['PATH']}", "TERM": "dumb"}
     with described({"methods": [method(name) for name in names]}) as peer:
         child = pexpect.spawn(
             programs.require("bash"),
@@ -218,9 +223,10 @@ SETUP = {
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_in_a_shell(shell: str, peer: Described, tmp_path: Path) -> None:
+def test_in_a_shell(
+    shell: str, peer: Described, tmp_path: Path, environment: dict[str, str]
+) -> None:
     flags = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]
-    environment = {**os.environ, "PATH": f"{FOLDER}:{os.environ['PATH']}", "TERM": "dumb"}
     (tmp_path / "numbers.npy").touch()
     child = pexpect.spawn(
         programs.require(shell),
@@ -266,10 +272,9 @@ TYPED_IN_BASH = [
 ]
 
 
-def test_bash_has_the_word_that_was_completed(tmp_path: Path) -> None:
+def test_bash_has_the_word_that_was_completed(tmp_path: Path, environment: dict[str, str]) -> None:
     choices = ["ada@home", "two words", "it's", '$HOME "`', "no!x"]
     document = {"methods": [method("mail", param("to", {"enum": choices})), method('sum "$HOME"')]}
-    environment = {**os.environ, "PATH": f"{FOLDER}:{os.environ['PATH']}", "TERM": "dumb"}
     with described(document) as peer:
         child = pexpect.spawn(
             programs.require("bash"),
@@ -290,13 +295,8 @@ def test_bash_has_the_word_that_was_completed(tmp_path: Path) -> None:
         child.close(force=True)
 
 
-def test_in_fish(peer: Described, tmp_path: Path) -> None:
+def test_in_fish(peer: Described, tmp_path: Path, environment: dict[str, str]) -> None:
     fish = programs.require("fish")
-    environment = {
-        **os.environ,
-        "PATH": f"{FOLDER}:{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-    }
     (tmp_path / "numbers.npy").touch()
 
     def completed(line: str) -> list[str]:
@@ -304,7 +304,7 @@ def test_in_fish(peer: Described, tmp_path: Path) -> None:
         done = subprocess.run(
             [fish, "--no-config", "-c", command],
             cwd=tmp_path,
-            env=environment,
+            env={**environment, "HOME": str(tmp_path)},
             capture_output=True,
             text=True,
             timeout=60,

@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from programs import find, require
 
@@ -235,17 +236,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Iterat
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(STAND_INS)])
     (tmp_path / "bin").mkdir()
-    command = tmp_path / "bin" / "ucall"
-    command.write_text(
-        f"#!{sys.executable}\n"
+    forking.write_command(
+        tmp_path / "bin" / "ucall",
         "import sys\n"
         "from ucall import cli\n"
         "from ucall._client import address\n"
         f"address._SCHEMES = {{**address._SCHEMES, '': (True, False, {port}),"
         f" 'tcp': (False, False, {port})}}\n"
-        "sys.exit(cli.main())\n"
+        "sys.exit(cli.main())\n",
     )
-    command.chmod(0o755)
     (tmp_path / ".curlrc").write_text("silent\nshow-error\n")
     # Removed with its content after the test. Socket paths must be shorter than `tmp_path`.
     with tempfile.TemporaryDirectory() as temporary:

@@ -53,6 +53,20 @@ def test_a_module_runs_as_in_a_new_interpreter(tmp_path: Path) -> None:
         assert _ended(forking.Python, tmp_path, *command) == expected
 
 
+def test_a_command_of_a_shell_runs_as_in_a_new_interpreter(tmp_path: Path) -> None:
+    program = "import os, sys\nprint(sys.argv[1:], os.getcwd(), os.environ['VARIABLE'], input())\n"
+    forking.write_command(tmp_path / "forked", program + "sys.exit(7)")
+    (tmp_path / "new").write_text(f"#!{sys.executable}\n{program}sys.exit(7)")
+    (tmp_path / "new").chmod(0o755)
+    (tmp_path / "folder").mkdir()
+    for name in ("new", "forked"):
+        words = f"cd folder; echo text | VARIABLE=é ../{name} 'a b' '' é; echo $?"
+        output = subprocess.check_output(["bash", "-c", words], cwd=tmp_path, text=True)
+        assert output == f"['a b', '', 'é'] {tmp_path}/folder é text\n7\n", name
+    forking.write_command(tmp_path / "killed", "import os; os.kill(os.getpid(), 9)")
+    assert subprocess.run([tmp_path / "killed"]).returncode == 128 + 9
+
+
 def test_waits_end_in_time_and_signals_arrive(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
     with forking.Python(command, stdout=subprocess.PIPE) as process:
