@@ -42,6 +42,7 @@ from typing import Any
 
 import forking
 import pytest
+from inner_pytest import without_plugins
 from programs import find, require
 
 import ucall
@@ -205,6 +206,7 @@ def run_commands(block: Block, ports: Ports, folder: Path, where: str) -> None:
                 "HOME": str(folder),
                 "LC_ALL": "C.UTF-8",
                 "PATH": f"{folder / 'bin'}:{BIN}:/usr/local/bin:/usr/bin:/bin",
+                "PYTEST_ADDOPTS": " ".join(without_plugins("ucall", "anyio")),
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

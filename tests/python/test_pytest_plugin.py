@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from inner_pytest import without_plugins
 
 APP = """
 import asyncio
@@ -34,12 +36,12 @@ for it in (server, other):
 """
 
 
-def run_pytest(folder: Path, test: str, *options: str) -> str:
-    """What pytest writes about a module, without the plugins of our own tests."""
+def run_pytest(folder: Path, test: str, *options: str, plugins: Sequence[str] = ()) -> str:
+    """What pytest writes about a module, with the plugin `ucall` that it finds, and others."""
     (folder / "app.py").write_text(APP)
     (folder / "test_it.py").write_text(test)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    command.append("test_it.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += [*without_plugins("ucall", *plugins), *options, "test_it.py"]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
     return ran.stdout + ran.stderr
 
@@ -100,7 +102,7 @@ async def test_it(ucall_async_client):
 def test_it(ucall_async_client):
     asyncio.run(calls(ucall_async_client))
 """
-    written = run_pytest(tmp_path, test)
+    written = run_pytest(tmp_path, test, plugins=["anyio"] if way == "anyio" else [])
     assert f"{2 if way == 'anyio' else 1} passed" in written and "warning" not in written, written
 
 
