@@ -10,6 +10,8 @@ import sys
 import tomllib
 import venv
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -21,7 +23,24 @@ import ucall
 ROOT = Path(__file__).parents[2]
 CHECK_VERSION = ROOT / "tools" / "check-version.py"
 DISTRIBUTION = "ucall-rpc"
-PIP = Path(pip.__path__[0]) / "__pip-runner__.py"
+#: Runs pip for each line of arguments, and prints its status. Only pip comes from this environment.
+#: To import it takes most of its time, and to ask other programs what system this is.
+PIP = f"""
+import json, os, sys
+sys.path.insert(0, {str(Path(pip.__path__[0]).parent)!r})
+from pip._internal.cli.main import main
+from pip._internal.commands import install, uninstall
+from pip._internal.metadata import importlib, pkg_resources
+from pip._internal.network import session
+from pip._internal.resolution.resolvelib import resolver
+del sys.path[0]
+session.user_agent = lambda: "pip"
+for line in sys.stdin:
+    if (child := os.fork()) == 0:
+        os.dup2(2, 1)
+        os._exit(main(json.loads(line)))
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
 
 
 def project() -> dict[str, object]:
@@ -88,14 +107,15 @@ def test_a_file_of_another_version_is_named(
 class Environment:
     """An empty virtual environment, into which this one's pip installs."""
 
-    def __init__(self, folder: Path) -> None:
-        venv.create(folder, symlinks=True)
-        self._python = folder / "bin" / "python"
+    def __init__(self, python: Path, pip: subprocess.Popen[str]) -> None:
+        self._python = python
+        self._pip = pip
 
     def pip(self, *arguments: str | Path) -> None:
-        # As `pip --python` does, which starts twice.
-        command = [self._python, PIP, "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*command, *arguments], check=True)
+        assert self._pip.stdin is not None and self._pip.stdout is not None
+        words = ["--quiet", "--disable-pip-version-check", *map(str, arguments)]
+        print(json.dumps(words), file=self._pip.stdin, flush=True)
+        assert self._pip.stdout.readline() == "0\n"
 
     def install(self, wheel: Path, *options: str) -> None:
         self.pip("install", "--no-compile", "--no-deps", "--no-index", *options, wheel)
@@ -106,6 +126,15 @@ class Environment:
         command = [self._python, "-I", "-c", program]
         done = subprocess.run(command, capture_output=True, text=True)
         return done.stdout + done.stderr
+
+
+@contextmanager
+def environment_in(folder: Path) -> Iterator[Environment]:
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([python, "-c", PIP], stdin=pipe, stdout=pipe, text=True) as pip:
+        yield Environment(python, pip)
 
 
 def wheel_of(folder: Path, name: str, version: str, files: dict[str, bytes]) -> Path:
@@ -129,7 +158,7 @@ def this_wheel(folder: Path) -> Path:
     files = {
         f"ucall/{path.relative_to(package)}": path.read_bytes()
         for path in package.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.suffix in (".py", ".so")
     }
     return wheel_of(folder, "ucall_rpc", ucall.__version__, files)
 
@@ -141,23 +170,23 @@ def earlier_wheel(folder: Path) -> Path:
 
 
 def test_the_earlier_project_in_the_same_environment(tmp_path: Path) -> None:
-    environment = Environment(tmp_path / "environment")
     ours, theirs = this_wheel(tmp_path), earlier_wheel(tmp_path)
+    with environment_in(tmp_path / "environment") as environment:
 
-    def mend() -> None:
-        """The commands that the warning and docs/coming-from-ucall.md name."""
-        environment.pip("uninstall", "--yes", "ucall")
-        environment.install(ours, "--force-reinstall")
-        assert environment.imported() == "made by ucall.server\n"
+        def mend() -> None:
+            """The commands that the warning and docs/coming-from-ucall.md name."""
+            environment.pip("uninstall", "--yes", "ucall")
+            environment.install(ours, "--force-reinstall")
+            assert environment.imported() == "made by ucall.server\n"
 
-    environment.install(theirs)
-    environment.install(ours)
-    printed = environment.imported()
-    assert "made by ucall.server\n" in printed
-    assert "has files of ucall 0.4 or 0.5 from PyPI" in printed
-    assert ": _server.py, posix.so, uring.so. " in printed
-    assert "Run pip uninstall ucall, then install ucall-rpc again" in printed
-    mend()
-    environment.install(theirs)
-    assert "cannot import name 'Server' from 'ucall'" in environment.imported()
-    mend()
+        environment.install(theirs)
+        environment.install(ours)
+        printed = environment.imported()
+        assert "made by ucall.server\n" in printed
+        assert "has files of ucall 0.4 or 0.5 from PyPI" in printed
+        assert ": _server.py, posix.so, uring.so. " in printed
+        assert "Run pip uninstall ucall, then install ucall-rpc again" in printed
+        mend()
+        environment.install(theirs)
+        assert "cannot import name 'Server' from 'ucall'" in environment.imported()
+        mend()
