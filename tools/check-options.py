@@ -10,6 +10,7 @@ Stores, relays, queues, forms and clients have options of their own, whose pages
 """
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -93,6 +94,7 @@ class Option(NamedTuple):
     codes: set[str]
 
 
+@functools.cache
 def text_of(file: str) -> str:
     return (ROOT / file).read_text(encoding="utf-8")
 
@@ -178,6 +180,12 @@ def default_of(path: str) -> tuple[float | None, str]:
     return value_of(found[1].rstrip(" }"), file), f"{file}:{line_of(text, found.start())}"
 
 
+@functools.cache
+def client_modules() -> str:
+    """The texts of all, in which options of clients have their defaults."""
+    return "".join(map(Path.read_text, sorted(ROOT.glob("python/ucall/_client/*.py"))))
+
+
 def source_default(file: str, name: str) -> tuple[float | None, str] | None:
     """The default of a parameter or a field in Python, or an option in JavaScript; its place."""
     text = text_of(file)
@@ -186,8 +194,7 @@ def source_default(file: str, name: str) -> tuple[float | None, str] | None:
         return None
     written = found[1] or found[2]
     if constant := re.fullmatch(r"(?:\w+\.)?([A-Z_]+)", written):
-        modules = "".join(map(Path.read_text, sorted(ROOT.glob("python/ucall/_client/*.py"))))
-        written = re.search(rf"^{constant[1]} = (.+)$", modules, re.MULTILINE)[1]
+        written = re.search(rf"^{constant[1]} = (.+)$", client_modules(), re.MULTILINE)[1]
     is_number = re.fullmatch(r"[\d_.]+( ?(<<|\*\*?) ?[\d_]+)*", written)
     default = float(eval(written)) if is_number else None
     return default, f"{file}:{line_of(text, found.start())}"
