@@ -221,12 +221,12 @@ def test_a_restarted_server_is_reconnected_to(server: ucall.Server, client: Any)
 
 def test_threads_share_a_client(server: ucall.Server, client: Any) -> None:
     with ThreadPoolExecutor(8) as threads:
-        results = list(threads.map(lambda number: client.sum(number, 1).json, range(2000)))
-    assert results == list(range(1, 2001))
+        results = list(threads.map(lambda number: client.sum(number, 1).json, range(500)))
+    assert results == list(range(1, 501))
     assert server.stats()["accepted"] <= 8
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 65_536, 5_000_000])
+@pytest.mark.parametrize("size", [0, 1, 100, 65_536, 500_000])
 def test_sizes(client: Any, size: int) -> None:
     text = "é" * size
     assert client.echo(text).json == text
@@ -307,9 +307,10 @@ def test_a_request_past_the_servers_limit(
     """The server's reason arrives although it stopped reading."""
     server = serve_once(echo, max_body_bytes=100_000)
     http = new_client(port=server.port)
-    for _ in range(3):
+    text = "x" * 30_000_000
+    for _ in range(2):
         with pytest.raises((ucall.HTTPError, ucall.RPCError), match="max_body_bytes"):
-            http.echo("x" * 30_000_000).raise_for_status()
+            http.echo(text).raise_for_status()
         assert http.echo(1).json == 1
 
 

@@ -26,7 +26,7 @@ from ucall.client import Client
 SCHEMES = ["http", "tcp", "ws"]
 SMALL = numpy.arange(6, dtype="float32").reshape(2, 3)
 #: Sent from where it lies, and received into memory of its own.
-LARGE = numpy.arange(300_000, dtype="int64").reshape(3, -1)
+LARGE = numpy.arange(30_000, dtype="int64").reshape(3, -1)
 
 
 def refusal(scheme: str) -> bytes:

@@ -19,7 +19,7 @@ from ucall.types.arrays import decode_array
 __all__ = ["authority", "files"]
 
 SMALL = numpy.arange(6, dtype="float32").reshape(2, 3)
-LARGE = numpy.arange(300_000, dtype="int64").reshape(3, -1)
+LARGE = numpy.arange(30_000, dtype="int64").reshape(3, -1)
 
 
 def same(value: numpy.ndarray) -> numpy.ndarray:

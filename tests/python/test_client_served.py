@@ -20,7 +20,7 @@ __all__ = ["authority", "files"]
 
 SCHEMES = ["http", "tcp", "ws"]
 #: Of a stream that arrives in several reads.
-MANY = 3000
+MANY = 1000
 
 
 class Functions:

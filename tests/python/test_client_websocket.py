@@ -64,7 +64,7 @@ def test_calls_of_each_kind(serve: Serve, new_client: NewClient) -> None:
         client.notify("sum", 1, 1)
         with pytest.raises(ucall.RPCError, match="Method not found"):
             _ = client.absent().json
-        for length in 0, 100, 1_000, 100_000, 1_000_000:
+        for length in 0, 100, 1_000, 100_000:
             assert client.same("é" * length).json == "é" * length
         assert client.with_options(id="7f3a").sum(1, 1).id == "7f3a"
         assert list(client.stream.sum(1, 1)) == []
@@ -254,9 +254,9 @@ def test_a_peer_that_only_sends_noise_is_late(call: Call, noise: bytes) -> None:
 
     with (
         scripted(script) as server,
-        pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.3 s"),
+        pytest.raises(ucall.TimeoutError, match=r"timed out after 0\.1 s"),
     ):
-        call(f"ws://{HOST}:{server.port}", 1, timeout=0.3)
+        call(f"ws://{HOST}:{server.port}", 1, timeout=0.1)
 
 
 def test_an_upgrade_without_end_is_late(call: Call) -> None:

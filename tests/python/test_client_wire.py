@@ -370,7 +370,7 @@ def test_an_early_reply_is_accepted(new_client: NewClient) -> None:
 
     has_received = threading.Event()
     with scripted(replying_early) as server, pytest.raises(ucall.HTTPError, match="too much"):
-        new_client(port=server.port).echo("x" * 50_000_000)
+        new_client(port=server.port).echo("x" * 20_000_000)
     has_received.set()
 
 
@@ -379,7 +379,7 @@ def test_a_peer_that_reads_nothing_times_out(new_client: NewClient) -> None:
     with scripted(lambda peer: is_over.wait() and None) as server:
         for uri in ("http://127.0.0.1", "tcp://127.0.0.1"):
             with pytest.raises(ucall.TimeoutError):
-                new_client(uri, server.port, timeout=0.1).echo("x" * 50_000_000)
+                new_client(uri, server.port, timeout=0.1).echo("x" * 20_000_000)
         is_over.set()
 
 

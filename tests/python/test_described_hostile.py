@@ -147,7 +147,7 @@ def check_candidates(document: Document) -> None:
                 assert len(shlex.split(part)) <= 1 and part.isprintable()
 
 
-def read_all(new: Callable[[], Document], methods: int = 10) -> list[str]:
+def read_all(new: Callable[[], Document], methods: int = 4) -> list[str]:
     """Lets each reader read a description, and its first methods. Returns the errors."""
 
     def help_of(position: int) -> str:

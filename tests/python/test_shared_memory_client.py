@@ -75,7 +75,7 @@ def keep_and_echo(array: np.ndarray) -> np.ndarray:
 
 
 def echo_part(array: np.ndarray) -> np.ndarray:
-    return array[100_000:]
+    return array[array.size // 2 :]
 
 
 def address(array: np.ndarray) -> int:
@@ -146,7 +146,7 @@ def test_arrays_that_are_made_in_shared_memory_are_filled_and_sent_again(
         array = client.empty((500, 400), np.float32)
         assert lies_in_memory(array) and array.shape == (500, 400) and array.dtype == np.float32
         other = client.empty(70_000, np.uint8)
-        for turn in range(100):
+        for turn in range(70):
             array[:] = turn
             other[:] = turn
             assert (client.later(array).numpy == turn + 1).all()
@@ -205,8 +205,8 @@ def test_a_result_that_is_the_param_is_passed_back(
     serve(double, keep_and_echo, echo_part, uds=socket_path, trusted=True)
     before = mappings()
     with new_client(f"unix://{socket_path}", shared_memory=True, trusted=True) as client:
-        array = np.ones(200_000)
-        for _ in range(300):
+        array = np.ones(40_000)
+        for _ in range(100):
             result = client.double(array).numpy
             assert (result == 2).all() and lies_in_memory(result) and result.flags.writeable
             result += 1
@@ -219,7 +219,7 @@ def test_a_result_that_is_the_param_is_passed_back(
         kept[0][:] = 7
         assert (result == 1).all()
         part = client.echo_part(array).numpy
-        assert part.shape == (100_000,) and (part == 1).all()
+        assert part.shape == (20_000,) and (part == 1).all()
         kept.clear()
 
 

@@ -23,9 +23,9 @@ import ucall
 from harness import HOST, Wire, eventually, http, request
 
 #: Streams at once, on CONNECTIONS; fewer in threads.
-MANY = 2_000
+MANY = 1_000
 THREADS = 100
-CONNECTIONS = 10
+CONNECTIONS = 5
 
 
 async def tasks() -> int:
@@ -252,7 +252,7 @@ def test_a_paused_stream_is_closed_with_its_connection(serve: Serve, kind: str) 
 @pytest.mark.parametrize("kind", SINGLE_KINDS)
 @pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest"])
 def test_items_of_a_slow_reader_are_dropped(serve: Serve, kind: str, overflow: str) -> None:
-    count = 5_000
+    count = 2_000
     server, source = served(serve, kind, overflow=overflow)
     with slow_reader(server.port) as wire:
         wire.send(stream_request(n=count, size=5_000))
@@ -264,7 +264,7 @@ def test_items_of_a_slow_reader_are_dropped(serve: Serve, kind: str, overflow: s
 
 
 def test_the_newest_items_stay_when_the_oldest_are_dropped(serve: Serve) -> None:
-    count = 5_000
+    count = 2_000
 
     def numbered() -> Iterator[str]:
         for position in range(count):

@@ -60,7 +60,7 @@ def test_calls(serve: Serve, path: str) -> None:
         socket.send("no JSON")
         assert json.loads(socket.recv())["error"]["code"] == -32700
         socket.ping().wait(60)
-        for length in 0, 100, 1_000, 100_000, 1_000_000:
+        for length in 0, 100, 1_000, 100_000:
             text = "é" * length
             assert _result(socket, "echo", [text]) == text
     assert (socket.close_code, socket.close_reason) == (1000, "")
