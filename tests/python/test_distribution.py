@@ -24,17 +24,12 @@ ROOT = Path(__file__).parents[2]
 CHECK_VERSION = ROOT / "tools" / "check-version.py"
 DISTRIBUTION = "ucall-rpc"
 #: Runs pip for each line of arguments, and prints its status. Only pip comes from this environment.
-#: To import it takes most of its time, and to ask other programs what system this is.
+#: To import it takes most of its time.
 PIP = f"""
 import json, os, sys
 sys.path.insert(0, {str(Path(pip.__path__[0]).parent)!r})
 from pip._internal.cli.main import main
-from pip._internal.commands import install, uninstall
-from pip._internal.metadata import importlib, pkg_resources
-from pip._internal.network import session
-from pip._internal.resolution.resolvelib import resolver
 del sys.path[0]
-session.user_agent = lambda: "pip"
 for line in sys.stdin:
     if (child := os.fork()) == 0:
         os.dup2(2, 1)
