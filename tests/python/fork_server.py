@@ -17,6 +17,7 @@ import socket
 import sys
 import types
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import forking
@@ -95,7 +96,8 @@ def become(request: Request) -> types.ModuleType:
     os.environ.update(request["environment"])
     sys.orig_argv[:] = request["command"]
     sys.argv[:] = request["arguments"]
-    sys.path[0] = "" if request["source"] is not None else request["folder"]
+    folders = {"-c": "", "-m": request["folder"]}
+    sys.path[0] = folders.get(request["kind"], os.path.dirname(os.path.abspath(request["what"])))
     if request["environment"].get("PYTHONUNBUFFERED") == "":
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - until the process ends
     main = sys.modules["__main__"] = types.ModuleType("__main__")
@@ -111,9 +113,13 @@ if __name__ == "__main__":
     request = serve(*(socket.socket(fileno=int(it)) for it in sys.argv[1:]))
     if request is not None:
         main = become(request)
-        if request["source"] is not None:
-            exec(compile(request["source"], "<string>", "exec"), vars(main))
-        else:
+        what = request["what"]
+        if request["kind"] == "-c":
+            exec(compile(what, "<string>", "exec"), vars(main))
+        elif request["kind"] == "-m":
             # It runs once more, under the name of a program.
-            sys.modules.pop(request["module"], None)
-            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+            sys.modules.pop(what, None)
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            main.__file__ = os.path.abspath(what)
+            exec(compile(Path(what).read_bytes(), main.__file__, "exec"), vars(main))

@@ -37,8 +37,8 @@ server = _socket.socket(_socket.AF_UNIX)
 server.connect({address!r})
 request = {{
     "command": sys.orig_argv,
-    "source": {source!r},
-    "module": None,
+    "kind": "-c",
+    "what": {source!r},
     "arguments": sys.argv,
     "folder": posix.getcwd(),
     "environment": {{
@@ -104,7 +104,8 @@ def server() -> _Server:
 
 
 class Python(subprocess.Popen[Any]):
-    """`subprocess.Popen` of ``[sys.executable, "-c", SOURCE, …]`` or ``[…, "-m", MODULE, …]``.
+    """`subprocess.Popen` of ``[sys.executable, "-c", SOURCE, …]``, of ``[…, "-m", MODULE, …]``, or
+    of ``[…, SCRIPT, …]``.
 
     Its output has no buffer, as with `-u`, unless PYTHONUNBUFFERED is empty. Options other than
     pipes, text, a folder, the environment and a new session have no effect.
@@ -114,12 +115,16 @@ class Python(subprocess.Popen[Any]):
         how = dict(zip(_EXECUTE, given, strict=True))
         command = [os.fspath(word) for word in how["args"]]
         assert command[0] == sys.executable
-        kind, what, *arguments = [word for word in command[1:3] if word != "-u"] + command[3:]
+        words = command[2:] if command[1] == "-u" else command[1:]
+        kind, what, arguments = "", words[0], words
+        if words[0] in ("-c", "-m"):
+            kind, what, *others = words
+            arguments = [kind, *others]
         request = {
             "command": command,
-            "source": what if kind == "-c" else None,
-            "module": what if kind == "-m" else None,
-            "arguments": [kind, *arguments],
+            "kind": kind,
+            "what": what,
+            "arguments": arguments,
             "folder": os.path.abspath(how["cwd"] or "."),
             "environment": dict(os.environ if how["env"] is None else how["env"]),
             "new_session": how["start_new_session"],

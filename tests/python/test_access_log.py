@@ -333,7 +333,7 @@ def test_the_command_line_sets_the_log(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ucall", "app:server", f"--port={port}"]
     environment = {**os.environ, "UCALL_ACCESS_LOG": "json"}
     options: dict[str, Any] = {"cwd": tmp_path, "stdout": subprocess.PIPE}
-    with subprocess.Popen(
+    with forking.Python(
         [*command, "--access-log-sample=1"], env=environment, stderr=subprocess.PIPE, **options
     ) as process:
         try:
@@ -345,11 +345,9 @@ def test_the_command_line_sets_the_log(tmp_path: Path) -> None:
         finally:
             process.terminate()
     for wrong in ("--access-log=xml", "--access-log-sample=2"):
-        done = subprocess.run([*command, wrong], capture_output=True, text=True, cwd=tmp_path)
+        done = forking.run([*command, wrong], text=True, cwd=tmp_path)
         assert done.returncode == 2 and "--access-log" in done.stderr
-    done = subprocess.run(
-        [*command, "--access-log-sample=0.5"], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = forking.run([*command, "--access-log-sample=0.5"], text=True, cwd=tmp_path)
     assert done.returncode == 1 and "no effect without access_log" in done.stderr
 
 

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import json
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import forking
 import pytest
 from functions import echo, sum
 from scripted import Peer, Scripted, answering, http_reply, result, scripted
@@ -211,7 +211,7 @@ async def main():
 
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=60)
+    done = forking.run([sys.executable, "-c", source])
     assert done.stdout == b"opened\n", done.stderr
 
 

@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from test_batch_processes import call_all, only, serving
 from test_processes import is_running
@@ -232,9 +232,7 @@ def test_a_server_does_not_start_without_its_processes(tmp_path: Path, engine: s
     for suffix, reason in [("exit", "ended with status 3"), ("raise", "begin raised OSError: no")]:
         marker = script.with_name(f"script.py.{suffix}")
         marker.touch()
-        ran = subprocess.run(
-            [sys.executable, "-u", str(script), engine], capture_output=True, text=True, timeout=60
-        )
+        ran = forking.run([sys.executable, "-u", str(script), engine], text=True)
         assert ran.returncode == 1 and f"its process {reason}" in ran.stderr.replace(
             "could not start: ", ""
         )

@@ -76,7 +76,7 @@ def test_control_characters_in_log_records_are_escaped(
 ) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
     command = [sys.executable, "-m", "ucall", "failing:server"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+    with forking.Python(command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         try:
             found = re.search(rb"//127.0.0.1:(\d+)", process.stderr.readline())
@@ -313,13 +313,11 @@ def nothing(): pass
 
 def test_a_variable_whose_value_is_invalid_is_named(tmp_path: Path) -> None:
     (tmp_path / "limited.py").write_text("import ucall\nserver = ucall.Server(port=0)\n")
-    done = subprocess.run(
+    done = forking.run(
         [sys.executable, "-m", "ucall", "limited:server"],
         cwd=tmp_path,
         env=os.environ | {"UCALL_MAX_BODY_BYTES": "-1"},
-        capture_output=True,
         text=True,
-        timeout=60,
     )
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
     assert "UCALL_MAX_BODY_BYTES: expected an int from 1 to" in done.stderr

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
+import forking
 import pytest
 from both_clients import NewClient
 from functions import echo, sum
@@ -347,7 +348,7 @@ if child:
     assert os.waitpid(child, 0)[1] == 0
 """
     before = server.stats()["accepted"]
-    subprocess.run([sys.executable, "-c", source], check=True, timeout=60)
+    assert forking.run([sys.executable, "-c", source]).returncode == 0
     assert server.stats()["accepted"] == before + 2
 
 
@@ -364,7 +365,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=50)
+    done = forking.run([sys.executable, "-c", source], timeout=50)
     assert done.stdout == b"interrupted\n", done.stderr
 
 
@@ -409,7 +410,7 @@ while len(heard) < 4:
     assert client.sleep(0.3).json == 0.3
 print(len(client.echo("x" * 20_000_000).json))
 """
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=60)
+    done = forking.run([sys.executable, "-c", source])
     assert done.stdout == b"20000000\n", done.stderr
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pickle
 import ssl
-import subprocess
 import sys
 from typing import Any
 
+import forking
 import pytest
 from both_clients import Blocking, NewClient
 from serving import Serve
@@ -75,9 +75,7 @@ def test_a_client_goes_to_a_new_process(serve_once: Serve) -> None:
     server = serve_once(peer)
     program = "import pickle, sys; print(pickle.load(sys.stdin.buffer).peer('a').json)"
     with Client(port=server.port, headers={"X-Key": "secret"}) as client:
-        done = subprocess.run(
-            [sys.executable, "-c", program], input=pickle.dumps(client), capture_output=True
-        )
+        done = forking.run([sys.executable, "-c", program], input=pickle.dumps(client))
     assert b"'a', 'secret', None]" in done.stdout, done.stderr
     # As the argument of a pool's `map`.
     assert pickle.loads(pickle.dumps(client.peer))("a").json[1] == "a"

@@ -264,7 +264,7 @@ for token in client.stream.generate():
         list(client.stream.after())
 print(items)
 """
-        done = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=60)
+        done = forking.run([sys.executable, "-c", source])
         assert (done.stdout, methods) == (b"['a', 'b']\n", ["after"]), done.stderr
 
 

@@ -11,6 +11,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import forking
 import pytest
 from programs import require
 from proxies import nginx
@@ -153,7 +154,7 @@ def test_the_container_serves_and_its_health_check_calls(file: str, tmp_path: Pa
     check = [sys.executable, "-m", "ucall.cli", *method, "--port", port]
 
     def status() -> int:
-        return subprocess.run(check, capture_output=True, timeout=60).returncode
+        return forking.run(check).returncode
 
     assert status() != 0
     serve = [sys.executable, *arguments, "--host", "0.0.0.0", "--port", port]

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import forking
 import pytest
 from programs import require
 from serving import NO_URING
@@ -143,7 +144,7 @@ except ucall.EngineError as error:
 
 def _with_little_memory(source: str, user: int, *arguments: str) -> str:
     command = [sys.executable, "-c", LIMITED + source, str(user), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = forking.run(command, text=True)
     assert done.returncode == 0, done.stderr
     if not done.stdout:
         pytest.skip("this kernel does not count io_uring as locked memory")

@@ -67,6 +67,19 @@ def test_a_command_of_a_shell_runs_as_in_a_new_interpreter(tmp_path: Path) -> No
     assert subprocess.run([tmp_path / "killed"]).returncode == 128 + 9
 
 
+def test_a_script_runs_as_in_a_new_interpreter(tmp_path: Path) -> None:
+    source = "import sys, other; print(__name__, __file__, sys.argv, sys.path[0], other.__file__)"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "named.py").write_text(source)
+    (folder / "other.py").touch()
+    for script in ("folder/named.py", str(folder / "named.py")):
+        for command in ([script], ["-u", script, "-c", "a"]):
+            expected = _ended(subprocess.Popen, tmp_path, *command)
+            assert expected[0] == 0
+            assert _ended(forking.Python, tmp_path, *command) == expected
+
+
 def test_waits_end_in_time_and_signals_arrive(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
     with forking.Python(command, stdout=subprocess.PIPE) as process:

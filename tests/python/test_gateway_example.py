@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import pytest
 
 from harness import eventually, free_port
@@ -30,7 +30,7 @@ def test_the_gateway_checks_keys_and_adds_params(tmp_path: Path) -> None:
     path.write_text(config)
     uri = f"http://127.0.0.1:{gateway}"
     commands = [str(EXAMPLE / "api.py"), str(api)], ["-m", "ucall", "relay", str(path)]
-    programs = [subprocess.Popen([sys.executable, *it]) for it in commands]
+    programs = [forking.Python([sys.executable, *it]) for it in commands]
     try:
         with Client(uri, headers={"X-API-Key": "k3y"}) as client:
             assert eventually(lambda: _is_ready(client))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 
 from harness import Wire, eventually, http
@@ -76,7 +77,7 @@ def running(folder: Path, engine: str) -> Iterator[int]:
     script.write_text(SCRIPT)
     command = [sys.executable, "-u", str(script), engine]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, text=True, **pipes) as process:
+    with forking.Python(command, text=True, **pipes) as process:
         assert process.stdout is not None
         try:
             yield int(process.stdout.readline())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 
 import ucall
@@ -111,7 +111,7 @@ def test_a_client_names_a_missing_file() -> None:
 def test_a_file_name_is_not_a_module(tmp_path: Path, named: str) -> None:
     (tmp_path / "app.py").write_text("raise SystemExit('imported')")
     command = [sys.executable, "-m", "ucall", named]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = forking.run(command, cwd=tmp_path, text=True)
     expected = "app:other" if named.endswith("other") else "app:server"
     assert done.returncode == 1
     assert f"{named}: expected a module, {expected}, not its file" in done.stderr

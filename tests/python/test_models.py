@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from test_processes import is_running
 from test_workers import supervised
@@ -146,7 +147,7 @@ def start(script: Path, engine: str) -> subprocess.Popen[str]:
     script.write_text(IN_PROCESSES)
     command = [sys.executable, "-u", str(script), engine]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    return forking.Python(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def test_processes_have_loaded_their_models_before_the_server_listens(
@@ -186,12 +187,8 @@ def test_a_server_does_not_start_without_the_models_of_its_processes(
     (tmp_path / "script.py.absent").touch()
     script = tmp_path / "script.py"
     script.write_text(IN_PROCESSES.replace("(in_processes=False)", "(in_processes=True)"))
-    ran = subprocess.run(
-        [sys.executable, "-u", str(script), engine],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-u", str(script), engine]
+    ran = forking.run(command, stdin=subprocess.DEVNULL, text=True)
     assert ran.stdout == "starts\n" and ran.returncode == 1
     assert "its process could not start: shared raised FileNotFoundError: no weights" in ran.stderr
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from typing import Any
 
+import forking
 import httpx
 import pytest
 from functions import add
@@ -122,13 +122,8 @@ def test_clients_take_the_path_in_their_address(serve: Serve, scheme: str) -> No
 def test_the_command_takes_the_path_in_its_address(serve_once: Serve) -> None:
     server = serve_once(add, path="/api/rpc")
     uri = f"http://127.0.0.1:{server.port}/api/rpc"
-    ran = subprocess.run(
-        [sys.executable, "-m", "ucall.cli", "--uri", uri, "add", "a=2", "b=3"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-m", "ucall.cli", "--uri", uri, "add", "a=2", "b=3"]
+    ran = forking.run(command, text=True)
     assert (ran.stdout, ran.returncode) == ("5\n", 0), ran.stderr
 
 

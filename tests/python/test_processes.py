@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from programs import require
 
@@ -64,7 +65,7 @@ def running(
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
     path /= "script.py"
     path.write_text(script)
-    process = subprocess.Popen(
+    process = forking.Python(
         [sys.executable, "-u", str(path), engine, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -300,5 +300,5 @@ def test_the_documented_file_is_valid() -> None:
 
 def test_a_gateway_without_its_file_does_not_start(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ucall", "relay", str(tmp_path / "none.toml")]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    ended = forking.run(command, text=True)
     assert ended.returncode == 1 and "none.toml" in ended.stderr and "Traceback" not in ended.stderr

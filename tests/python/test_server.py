@@ -9,7 +9,6 @@ import gc
 import importlib
 import json
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from serving import run_on_thread
 
@@ -270,9 +270,7 @@ def test_a_bounded_run_is_stopped_before_a_thread_or_a_loop_serves(engine: str) 
 )
 def test_a_bounded_run_has_no_workers(tmp_path: Path, source: str, bound: str) -> None:
     (tmp_path / "script.py").write_text(f"import ucall; server = ucall.Server(port=0); {source}")
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    done = forking.run([sys.executable, "script.py"], cwd=tmp_path, text=True)
     assert done.returncode == 1
     assert f"ValueError: {bound}: with workers, expected no bound, got 0" in done.stderr
 

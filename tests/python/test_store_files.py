@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forking
 import programs
 import pytest
 
@@ -42,11 +43,9 @@ def fill(disk: Path) -> None:
 
 
 def ran(code: str, *arguments: object) -> str:
-    process = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True
-    )
+    process = forking.run([sys.executable, "-c", code, *map(str, arguments)], text=True)
     assert process.returncode == 0, process.stderr
-    return process.stdout
+    return str(process.stdout)
 
 
 def test_a_full_disk_refuses_a_store_whose_locks_have_no_space(small_disk: Path) -> None:
@@ -98,7 +97,7 @@ def test_a_file_that_was_cut_anywhere_is_read_whole_or_refused(tmp_path: Path) -
         store.put("000", number)
     (tmp_path / "cut").mkdir()
     run = [sys.executable, "-c", CUT, str(tmp_path / "kv"), str(tmp_path / "cut")]
-    process = subprocess.run(run, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = forking.run(run, stdout=subprocess.DEVNULL, text=True)
     assert process.returncode == 0, process.stderr[-2000:]
     assert process.stderr.count("\n1 1\n") > 10
 
@@ -130,7 +129,7 @@ ucall.store.open(sys.argv[1], max_bytes=1 << 30)
 
 def test_a_store_without_enough_addresses_names_its_option(tmp_path: Path) -> None:
     run = [sys.executable, "-c", FEW_ADDRESSES, str(tmp_path / "kv")]
-    done = subprocess.run(run, capture_output=True, text=True)
+    done = forking.run(run, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "set a smaller max_bytes" in done.stdout
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import forking
 import pytest
 from both_clients import NewClient
 from decoding import KINDS, Decoder
@@ -442,7 +443,7 @@ server.run()
 def test_a_function_in_a_process_is_in_the_callers_trace(tmp_path: Path) -> None:
     """Without an SDK, the context of the caller is passed on."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    with subprocess.Popen([sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE) as it:
+    with forking.Python([sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE) as it:
         assert it.stdout is not None
         try:
             with Wire(int(it.stdout.readline())) as wire:
@@ -481,7 +482,7 @@ for kind, options in kinds:
     except ImportError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forking.run([sys.executable, "-c", program], text=True)
     message = "trace=True needs OpenTelemetry's API: pip install opentelemetry-api"
     assert done.stdout.splitlines() == [message] * 3, done.stderr
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from proxies import haproxy, nginx
 
@@ -164,7 +165,7 @@ server.run()
 @contextmanager
 def _logged(**options: Any) -> Iterator[Any]:
     arguments = [sys.executable, "-c", SCRIPT, json.dumps(options)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with forking.Python(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             yield process
         finally:

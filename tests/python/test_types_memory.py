@@ -7,13 +7,13 @@ import io
 import json
 import socket
 import struct
-import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forking
 import numpy as np
 import pytest
 
@@ -187,6 +187,6 @@ def test_hostile_replies_allocate_no_memory_in_the_client(
     path.write_bytes(file)
     kind = {"array": "numpy", "image": "image"}[method]
     command = [sys.executable, "-c", CLIENT, str(served.port), kind, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = forking.run(command, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) / 1024 <= 16

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 import urllib.request
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import forking
 import pytest
 from applications import PID
 from both_clients import NewClient
@@ -451,9 +451,7 @@ def test_datagrams_are_refused_beside_tls(files: Files) -> None:
 def test_the_command_calls_over_udp(serve: Serve) -> None:
     server = _udp(serve, sum)
     command = [sys.executable, "-m", "ucall.cli", "sum", "a=1", "b=2", "-u"]
-    done = subprocess.run(
-        [*command, "-p", str(server.udp_port)], capture_output=True, text=True, timeout=60
-    )
+    done = forking.run([*command, "-p", str(server.udp_port)], text=True)
     assert (done.stdout, done.stderr) == ("3\n", "")
     assert server.stats()["datagrams"]["received"] == 1
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from applications import PID
 from both_clients import NewClient
@@ -231,7 +232,7 @@ def test_a_client_names_a_missing_socket(path: Path, new_client: NewClient) -> N
 def test_the_command_line(serve_once: Serve, path: Path) -> None:
     serve_once(add, uds=path)
     command = [sys.executable, "-m", "ucall.cli", "--uri", f"unix://{path}", "add", "a=40", "b=2"]
-    assert subprocess.run(command, capture_output=True, check=True, text=True).stdout == "42\n"
+    assert forking.run(command, text=True).stdout == "42\n"
 
 
 def test_curl(serve: Serve, path: Path) -> None:

@@ -99,8 +99,7 @@ def supervising(folder: Path, *arguments: str, **environment: str) -> Iterator[S
     """Python with these arguments and variables, in a folder."""
     log = folder / "log"
     with log.open("w") as errors:
-        start = forking.Python if arguments[0] == "-m" else subprocess.Popen
-        process = start(
+        process = forking.Python(
             [sys.executable, *arguments],
             cwd=folder,
             env=os.environ | environment,
@@ -343,14 +342,14 @@ def test_a_worker_drains_when_its_supervisor_is_killed_before_it_has_read_all() 
         control.drain_with_supervisor(lambda: None)
         signal.sigtimedwait([signal.SIGUSR1], 60)
     """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=90)
+    ended = forking.run([sys.executable, "-c", program], timeout=90)
     assert (ended.returncode, ended.stderr) == (1, b"drained\n")
 
 
 def test_workers_that_die_at_startup_end_the_supervisor(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("import nothing_of_that_name")
     command = [sys.executable, "-m", "ucall", "app:server", "--workers", "2", "--port", "0"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = forking.run(command, cwd=tmp_path, text=True)
     assert done.returncode == 1
     assert "nothing_of_that_name" in done.stderr and "ready: stopping" in done.stderr
 
@@ -363,9 +362,7 @@ def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
         (other / "app.py").write_text(APP)
         command = [sys.executable, "-m", "ucall", "app:server", "--port", str(it.port)]
         for flags in ([], ["--workers", "1"]):
-            done = subprocess.run(
-                [*command, *flags], cwd=other, capture_output=True, text=True, timeout=60
-            )
+            done = forking.run([*command, *flags], cwd=other, text=True)
             assert done.returncode == 1 and str(it.port) in done.stderr
         it.stop()
 

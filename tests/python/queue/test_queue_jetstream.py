@@ -16,6 +16,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import forking
 import nats.errors
 import nats.js.errors
 import numpy as np
@@ -145,7 +146,8 @@ else:
 @pytest.mark.parametrize("process", ["program", "child"])
 def test_a_program_stores_what_a_dropped_queue_has(queues: Queues, process: str) -> None:
     command = [sys.executable, "-c", DROPPED, str(queues.broker.port), queues.topic, process]
-    subprocess.run(command, timeout=WAIT_S, check=True)
+    ended = forking.run(command, timeout=WAIT_S)
+    assert ended.returncode == 0, ended.stderr
     assert stored(queues) == 100
 
 
@@ -167,7 +169,7 @@ time.sleep(600)
 def test_a_killed_server_loses_what_it_had_taken_or_nothing(queues: Queues, ack: str) -> None:
     client = queues.client()
     command = [sys.executable, "-c", KILLED, str(queues.broker.port), queues.topic, ack]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as killed:
+    with forking.Python(command, stdout=subprocess.PIPE) as killed:
         assert killed.stdout is not None
         client.put(1).result(WAIT_S)
         assert killed.stdout.readline() == b"1\n"

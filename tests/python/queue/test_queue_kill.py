@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forking
 import numpy as np
 import pytest
 from broker import BROKERS, SharedBroker
@@ -64,7 +65,7 @@ def start() -> Iterator[Start]:
 
     def run(*arguments: object, acknowledged: str = "") -> subprocess.Popen[str]:
         command = [sys.executable, "-c", READER, acknowledged, *map(str, arguments)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = forking.Python(command, stdout=subprocess.PIPE, text=True)
         started.append(process)
         return process
 

@@ -17,6 +17,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 from pairs import Pairs, free_location
 
@@ -365,7 +366,7 @@ def test_a_killed_parent_expires_while_its_child_lives(
     )
     ours = pairs._new("client" if purpose == "server" else "server", place)
     arguments = [sys.executable, "-c", PARENT, pairs.protocol, purpose, *map(str, netloc), topic]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as parent:
+    with forking.Python(arguments, stdout=subprocess.PIPE, text=True) as parent:
         if purpose == "client":
             assert ours.get(timeout=WAIT_S).data == "here"
         ours.put("begin").result(WAIT_S)

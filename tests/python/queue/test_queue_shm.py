@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import forking
 import numpy as np
 import pytest
 from frames import PREAMBLE_BYTES
@@ -226,7 +227,7 @@ def test_refused_shared_memory_falls_back_to_the_socket(
 ) -> None:
     server = pairs.server(engine=engine)
     command = [sys.executable, "-c", REFUSED, server.options.netloc.host, refuse, engine]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forking.Python(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert server.get(timeout=WAIT_S).data == "here"
         if refuse == "descriptors":
