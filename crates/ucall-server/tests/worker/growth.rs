@@ -8,39 +8,42 @@ use ucall_server::{Overflow, ServerMessage};
 
 use crate::harness::{Harness, text};
 
-/// Names the case's sizes in the environment: what waits, and how many steps are measured.
-const SIZES: &str = "UCALL_TEST_GROWTH";
-const STEPS: u64 = 100;
+/// Names the variable of the environment that says how much waits in the case.
+const WAITING: &str = "UCALL_TEST_GROWTH";
+const STEPS: usize = 100;
 const FEW: usize = 64;
 const MANY: usize = 4_096;
 
-fn sizes() -> (usize, usize) {
-    let sizes = std::env::var(SIZES).unwrap();
-    let (waiting, steps) = sizes.split_once(' ').unwrap();
-    (waiting.parse().unwrap(), steps.parse().unwrap())
+fn waiting() -> usize {
+    std::env::var(WAITING).unwrap().parse().unwrap()
 }
 
-/// The instructions of a case; `None` without valgrind.
-fn instructions(case: &str, waiting: usize, steps: u64) -> Option<u64> {
+/// Runs the steps of a case. Callgrind counts the instructions of this function alone.
+#[inline(never)]
+fn measured(steps: impl FnOnce()) {
+    steps();
+}
+
+/// The instructions of a step; `None` without valgrind.
+fn instructions(case: &str, waiting: usize) -> Option<u64> {
     let done = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg("--toggle-collect=*growth::measured*")
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", case, "--ignored", "--test-threads=1"])
-        .env(SIZES, format!("{waiting} {steps}"))
+        .env(WAITING, waiting.to_string())
         .output()
         .ok()?;
     let report = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{report}");
     let (_, count) = report.split_once("Collected : ").unwrap();
-    count.split_whitespace().next().unwrap().parse().ok()
+    let count: u64 = count.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(count > 0, "{report}");
+    Some(count / STEPS as u64)
 }
 
 fn assert_no_growth(case: &str) {
-    let of_step = |waiting| {
-        let before = instructions(case, waiting, 0)?;
-        Some(instructions(case, waiting, STEPS)?.saturating_sub(before) / STEPS)
-    };
-    let (Some(few), Some(many)) = (of_step(FEW), of_step(MANY)) else {
+    let (Some(few), Some(many)) = (instructions(case, FEW), instructions(case, MANY)) else {
         return println!("skipped: valgrind is missing");
     };
     println!("{case}: {few} instructions with {FEW}, {many} with {MANY}");
@@ -55,7 +58,7 @@ fn a_request_to_cancel_costs_the_same_beside_many_calls() {
 #[test]
 #[ignore = "a case, which counts when it runs alone"]
 fn case_of_requests_to_cancel() {
-    let (waiting, steps) = sizes();
+    let waiting = waiting();
     let mut harness = Harness::with(|config| {
         config.limits.connection_calls_max = 2 * MANY;
         config.limits.pipeline_max = 2 * MANY;
@@ -67,14 +70,19 @@ fn case_of_requests_to_cancel() {
     }
     let requests = |harness: &mut Harness| harness.worker.handler_mut().unfinished.len();
     harness.turn_until(|harness| requests(harness) == waiting);
+    let mut cancel_and_await = |ids: std::ops::Range<usize>, reply: &str| {
+        for id in ids {
+            let id = waiting + id;
+            let request = r#"{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":"#;
+            peer.write(format!("{request}{id}}}}}").as_bytes());
+        }
+        let request = r#"{"jsonrpc":"2.0","method":"echo","id":1,"params":"#;
+        peer.write(format!("{request}{reply}}}").as_bytes());
+        harness.turn_until(|_| text(&peer).contains(reply));
+    };
     // The first one makes the index.
-    for id in 0..=steps {
-        let id = waiting + id;
-        let request = r#"{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":"#;
-        peer.write(format!("{request}{id}}}}}").as_bytes());
-    }
-    peer.write(br#"{"jsonrpc":"2.0","method":"echo","params":[1],"id":1}"#);
-    harness.turn_until(|_| text(&peer).contains("[1]"));
+    cancel_and_await(0..1, "[1]");
+    measured(|| cancel_and_await(1..STEPS + 1, "[2]"));
 }
 
 #[test]
@@ -85,7 +93,7 @@ fn an_item_of_a_batch_costs_the_same_beside_many_calls() {
 #[test]
 #[ignore = "a case, which counts when it runs alone"]
 fn case_of_items_of_a_batch() {
-    let (waiting, steps) = sizes();
+    let waiting = waiting();
     let mut harness = Harness::with(|config| config.limits.batch_calls_max = MANY);
     let peer = harness.connect();
     let request = |id| {
@@ -95,12 +103,14 @@ fn case_of_items_of_a_batch() {
     let requests: Vec<String> = (0..waiting).map(request).collect();
     peer.write(format!("[{}]", requests.join(",")).as_bytes());
     harness.turn_until(|harness| harness.worker.handler_mut().unfinished.len() == waiting);
-    for step in 0..=steps {
+    let mut send_item = |step: usize| {
         // Far from one another, so that the last one found is no help.
         let id = step * (waiting / 2 + 1) % waiting;
         harness.items(&id.to_string(), Overflow::Pause, [format!("\"item {step}\"")]);
         assert!(text(&peer).contains(&format!("item {step}")));
-    }
+    };
+    send_item(0);
+    measured(|| (1..=STEPS).for_each(send_item));
 }
 
 #[test]
@@ -111,7 +121,7 @@ fn a_message_to_a_full_client_costs_the_same_with_many_topics() {
 #[test]
 #[ignore = "a case, which counts when it runs alone"]
 fn case_of_messages() {
-    let (waiting, steps) = sizes();
+    let waiting = waiting();
     let mut harness = Harness::with(|config| {
         config.subscriptions_max = waiting;
         config.limits.waiting_messages_max = waiting;
@@ -134,5 +144,5 @@ fn case_of_messages() {
     };
     // The reply is being sent, and one message more than may wait is dropped.
     publish_and_await(0..waiting + 1, 1);
-    publish_and_await(0..steps, 1 + steps as u64);
+    measured(|| publish_and_await(0..STEPS, 1 + STEPS as u64));
 }
