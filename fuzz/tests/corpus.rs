@@ -10,12 +10,12 @@ use std::path::Path;
 use ucall_fuzz::TARGETS;
 use ucall_fuzz::random::Random;
 
-/// For each target; a second or two in all.
-const MUTATIONS: usize = 20_000;
+/// For each target; three seconds of the processor in all.
+const MUTATIONS: usize = 10_000;
 /// One handshake costs as much as a hundred inputs of other targets.
 const MUTATIONS_OF_TLS: usize = 500;
-/// One run is many calls.
-const MUTATIONS_OF_RELAY: usize = 2_000;
+/// One run is many calls, messages or objects, or a body that is decoded in every way.
+const MUTATIONS_OF_LONG_RUNS: usize = 2_000;
 /// Longer inputs find nothing that shorter ones do not.
 const BYTES_MAX: usize = 4096;
 
@@ -143,7 +143,7 @@ fn drive(name: &str) {
     let mut random = Random::new(name.len() as u64);
     let default_count = match name {
         "tls" => MUTATIONS_OF_TLS,
-        "relay" => MUTATIONS_OF_RELAY,
+        "coded" | "pickle" | "queue_session" | "relay" => MUTATIONS_OF_LONG_RUNS,
         _ => MUTATIONS,
     };
     for _ in 0..wanted.unwrap_or(default_count) {
