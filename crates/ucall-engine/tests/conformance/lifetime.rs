@@ -128,11 +128,11 @@ pub fn drops_with_everything_in_flight(harness: &mut Harness<impl Engine>) {
     let datagrams = harness.engine.bind_datagrams(datagrams).unwrap();
     let (pipe, _other_end) = io::pipe().unwrap();
     harness.engine.watch(pipe.as_fd(), Readiness { readable: true, writable: false }).unwrap();
-    let mut peers = Vec::new();
+    let (mut peers, long) = (Vec::new(), pattern(8 << 20));
     for number in 0..40 {
         let (mut peer, socket) = harness.connect(address);
         match number % 4 {
-            0 => drop(harness.engine.send(socket, pattern(8 << 20).into())),
+            0 => drop(harness.engine.send(socket, long.clone().into())),
             1 => harness.engine.receive_into(socket, Target::from_vec(Vec::new(), 1 << 20)),
             2 => harness.engine.pause(socket),
             _ => {}

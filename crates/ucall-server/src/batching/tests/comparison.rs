@@ -36,11 +36,14 @@ struct Compared {
     oracle: Outcome,
 }
 
+fn batched(simulation: &Simulation) -> Outcome {
+    simulation.run(Policy::Batcher(Box::new(Batcher::new(simulation.rules))))
+}
+
 fn compare(simulation: &Simulation) -> Compared {
-    let batcher = Policy::Batcher(Box::new(Batcher::new(simulation.rules)));
     Compared {
         greedy: simulation.run(Policy::Greedy),
-        batcher: simulation.run(batcher),
+        batcher: batched(simulation),
         oracle: simulation.run(Policy::Oracle(Rate::default())),
     }
 }
@@ -183,7 +186,7 @@ fn two_batches_at_once_are_never_slower_than_one() {
         for count in [1, 8, 64, 512] {
             let served = |running_max| {
                 let simulation = simulation(LINE, 64, Callers::closed(count));
-                compare(&at_once(simulation, running_max, device)).batcher.per_second()
+                batched(&at_once(simulation, running_max, device)).per_second()
             };
             let (one, two) = (served(1), served(2));
             assert!(two > 0.97 * one, "{count}: {two} beside {one}");
