@@ -358,7 +358,7 @@ class SlowServer:
 
 
 #: More than the kernel holds for a connection, in messages of a megabyte.
-MANY = 64
+MANY = 32
 
 
 async def notify(client: Client, sent: list[int]) -> None:

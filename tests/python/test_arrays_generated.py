@@ -189,7 +189,7 @@ CALLERS = st.sampled_from([*((kind, way) for kind in KINDS for way in WAYS), BAS
 @example(numpy.zeros((3, 99_999), "<f4").T, ("sync", "http"), "plain")
 @example(numpy.zeros((3, 99_999), ">f4"), ("aio", "tcp"), "plain")
 @example(numpy.zeros((3, 99_999), "<f8"), ("aio", "ws"), "inside")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_every_array_comes_back(
     peers: Peers, array: numpy.ndarray, caller: tuple[str, str] | str, function: str
 ) -> None:

@@ -16,7 +16,7 @@ def test_attackers_keep_no_caller_from_its_replies(place: str, engine: str) -> N
     with served(place, engine) as port:
         assert measure(port, 2).failures == []
         with attacked(place, port):
-            outcome = measure(port, None, 3)
+            outcome = measure(port, None, 1)
         assert outcome.share >= 0.99, outcome.failures[:5]
         # All attackers have gone.
         assert len(measure(port, 2).seconds) == 2 * CALLERS

@@ -111,7 +111,7 @@ def test_calls_keep_no_references(serve_once: Serve) -> None:
         try:
             run(5)
             references, bytes_before = run(5)
-            references_after, bytes_after = run(120)
+            references_after, bytes_after = run(40)
         finally:
             tracemalloc.stop()
     # Other code may change the count of the interpreter's own objects a little.

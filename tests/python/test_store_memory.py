@@ -21,7 +21,7 @@ server.on_startup(lambda: print(server.port))
 server.run()
 """
 VALUE = "x" * (2 << 20)
-WATCHERS = 60
+WATCHERS = 40
 
 
 @pytest.fixture

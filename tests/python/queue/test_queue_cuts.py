@@ -24,10 +24,10 @@ from proxy import Proxy
 
 from ucall import queue as nq
 
-COUNT = int(os.environ.get("UCALL_QUEUE_MESSAGES", "2500"))
+COUNT = int(os.environ.get("UCALL_QUEUE_MESSAGES", "1900"))
 WAIT_S = 120 + COUNT / 500
 #: The broker is killed each time after this many messages in each direction.
-MESSAGES_A_KILL = 400
+MESSAGES_A_KILL = 300
 #: The number of messages that are acknowledged together.
 HELD = 16
 

@@ -82,7 +82,7 @@ def call_back(server, client):
 used = pair()
 for use in (USES):
     threading.Thread(target=use, args=used, daemon=True).start()
-for _ in range(60):
+for _ in range(30):
     child = os.fork()
     if child == 0:
         signal.alarm(60)

@@ -241,7 +241,7 @@ def test_other_threads_run_while_a_long_pickle_is_read() -> None:
     thread = threading.Thread(target=count)
     thread.start()
     try:
-        data = pickle.dumps([str(number) for number in range(1_000_000)], 5)
+        data = pickle.dumps([str(number) for number in range(300_000)], 5)
         before = counted[0]
         load(data)
         assert counted[0] > before

@@ -282,7 +282,7 @@ def test_a_session_resumes_after_another_handshake(pairs: Pairs, tmp_path: Path)
 
 @secure
 def test_large_messages_both_ways_at_once(pairs: Pairs) -> None:
-    size, count = 64 << 20, 2
+    size, count = 24 << 20, 2
     server = pairs.server(transport_size=1 << 20)
     client = pairs.client(server, transport_size=1 << 20)
     assert_works(server, client)
