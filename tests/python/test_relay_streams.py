@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -121,8 +122,11 @@ def test_a_slow_caller_pauses_the_upstream(server: ucall.Server, source: Source)
         assert source.produced < count // 2
         assert other.result("up.one") == 1
         assert other.result("up.stream", [2]) == [0, 1]
+        # From here on it reads fast.
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         items, last = slow.stream()
         assert len(items) == count - 1 and last["result"] is None
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.send(stream_request("up.stream", count, size, id=2))
         assert slow.message()["params"]["value"] == "x" * size
         assert eventually(lambda: source.produced == settled(source))

@@ -78,7 +78,7 @@ def test_twice(): assert not fails("twice", 2)
 def test_once(value): assert not fails(value, 1)
 """
     (suite / "test_it.py").write_text(FAILS + test)
-    processes = ["--numprocesses=2", "--dist=worksteal"]
+    processes = ["--numprocesses=1", "--dist=worksteal"]
     code, output = _run(suite, "pytest", *processes, "test_it.py")
     assert code == 0, output
     once = {f"test_it.py::test_once[{value}]": 1 for value in ("a b", "@c")}
