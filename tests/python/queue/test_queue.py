@@ -45,7 +45,7 @@ def test_objects_arrive_unchanged(pair: Pair) -> None:
     assert {message.peer for message in got} == {client.id}
 
 
-@pytest.mark.parametrize("count", [0, 5, 100_000, 1_000_000])
+@pytest.mark.parametrize("count", [0, 5, 20_000, 200_000])
 def test_arrays_arrive_in_their_own_memory(pairs: Pairs, count: int) -> None:
     server = pairs.server()
     client = pairs.client(server)
@@ -56,7 +56,7 @@ def test_arrays_arrive_in_their_own_memory(pairs: Pairs, count: int) -> None:
         assert np.array_equal(got[name], array)
         assert got[name].dtype == array.dtype
         # Views of shared memory are read-only; messages of less than 4 MiB are copied out of it.
-        if pairs.protocol == "shm" and count >= 1_000_000:
+        if pairs.protocol == "shm" and count >= 200_000:
             assert not got[name].flags.writeable
         else:
             got[name][...] = 7

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import forking
 import pytest
 from pairs import free_location
 
@@ -98,11 +100,18 @@ def run(programs: list[str], before: list[str]) -> list[str]:
 @PROGRAMS
 def test_example(programs: tuple[str, str]) -> None:
     on_other_port = OTHER_PORT.format(*free_location())
-    output = run([on_other_port + source for source in programs], [])
-    assert output == ["Hello, Client!\n", "Hello, Server!\n"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    commands = [[sys.executable, "-c", on_other_port + source] for source in programs]
+    started = [forking.Python(command, **pipes) for command in commands]
+    try:
+        printed = [program.communicate(timeout=60) for program in started]
+    finally:
+        for program in started:
+            program.kill()
+    assert printed == [("Hello, Client!\n", ""), ("Hello, Server!\n", "")]
 
 
-@PROGRAMS
+@pytest.mark.parametrize("programs", [(CLIENT, SERVER), (AWAITED_CLIENT, AWAITED_SERVER)])
 def test_example_on_the_default_port(programs: tuple[str, str]) -> None:
     assert nq.CommunicatorOptions().netloc == ("127.0.0.1", 51966)
     output = run([*programs], free_address())

@@ -288,7 +288,7 @@ def test_claimed_lengths_allocate_no_memory(pairs: Pairs) -> None:
     client.put("before").result(WAIT_S)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with contextlib.ExitStack() as unidentified:
-        for number in range(50):
+        for number in range(20):
             begun = hello(bytes([number + 1]) * 16) + frame(4, 1 << 30, b"x" * 99, 1, 1)
             unidentified.enter_context(sent(pairs, server, begun))
         client.put("still here").result(WAIT_S)
