@@ -103,7 +103,7 @@ def test_a_long_notification_ends_no_call_of_others(serve: Serve, scheme: str) -
         clients = [Client(f"tcp://127.0.0.1:{server.port}") for _ in range(2)]
         waiting = [pool.submit(lambda it: it.up.wait().json, client) for client in clients]
         assert all(upstream.waits.acquire(timeout=60) for _ in clients)
-        for length in (1_500_000, 1_999_000, 900_000, 2_000_000, 300_000) * 3:
+        for length in (1_500_000, 1_999_000, 900_000, 2_000_000, 300_000):
             wire.send(request("up.note", ["x" * length], id=...))
             # It is no failure: the circuit stays closed.
             assert wire.result("up.big", [1]) == "x"

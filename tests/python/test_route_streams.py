@@ -103,7 +103,7 @@ def test_bodies_of_all_sizes(serve: Serve, way: str, size: int) -> None:
 
 @pytest.mark.parametrize("way", STREAMING)
 def test_a_function_that_does_not_read_makes_the_client_wait(serve: Serve, way: str) -> None:
-    size = 64 << 20
+    size = 40 << 20
     server, reader = serve(sum, max_body_bytes=size), Reader()
     reader.reads.clear()
     reader.add(server, way)

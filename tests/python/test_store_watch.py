@@ -214,7 +214,7 @@ def test_each_change_is_sent_at_once_beside_other_calls(
     with ThreadPoolExecutor(2) as callers, Watch(port) as watch:
         calls = [callers.submit(call) for _ in range(2)]
         try:
-            for number in range(1, 201):
+            for number in range(1, 101):
                 store.put("a", number)
                 assert watch.item()["version"] == number
         finally:

@@ -209,7 +209,7 @@ def test_a_future_keeps_its_state_under_its_lock(pair: Pair) -> None:
 @in_asyncio
 async def test_futures_are_awaited_by_asyncio(pair: Pair) -> None:
     server, client = pair(ack="taken")
-    futures = [asyncio.wrap_future(client.put(number)) for number in range(100)]
+    futures = [asyncio.wrap_future(client.put(number)) for number in range(30)]
     for _ in futures:
         await asyncio.to_thread(server.get, timeout=WAIT_S)
     await asyncio.wait_for(asyncio.gather(*futures), WAIT_S)

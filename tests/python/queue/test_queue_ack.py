@@ -76,8 +76,8 @@ def test_acknowledged_in_any_order_the_futures_end_in_theirs(pairs: Pairs, putte
 
 def test_any_thread_acknowledges(pair: Pair) -> None:
     server, client = pair(ack="explicit")
-    futures = [client.put(number) for number in range(3000)]
-    messages = taken(server, 3000)
+    futures = [client.put(number) for number in range(1000)]
+    messages = taken(server, 1000)
     random.Random(3).shuffle(messages)
 
     def acknowledge(some: list[nq.Message]) -> None:

@@ -21,9 +21,9 @@ async def test_put_and_get_are_awaited(pairs: Pairs) -> None:
         client = anq.Communicator(pairs.client(server._queue, ack="taken"))
         began = []
         server.on_start(began.append)
-        puts = [client.put(number) for number in range(1000)]
+        puts = [client.put(number) for number in range(300)]
         got = [await server.get(timeout=WAIT_S) for _ in puts]
-        assert [message.data for message in got] == list(range(1000))
+        assert [message.data for message in got] == list(range(300))
         await asyncio.wait_for(asyncio.gather(*puts), WAIT_S)
         waiting = [asyncio.create_task(client.get(timeout=WAIT_S)) for _ in range(3)]
         await asyncio.sleep(0.01)

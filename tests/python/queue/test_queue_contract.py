@@ -264,7 +264,7 @@ def test_callbacks_may_put_get_and_close(pairs: Pairs) -> None:
     client = pairs.client(server)
     client.put("here")
     assert client.get(timeout=WAIT_S).data == "welcome"
-    left = 200
+    left = 100
     counted = threading.Event()
 
     def again(future: nq.Future) -> None:
@@ -280,7 +280,7 @@ def test_callbacks_may_put_get_and_close(pairs: Pairs) -> None:
     assert counted.wait(WAIT_S)
     assert over.wait(WAIT_S)
     assert received == ["here"]
-    assert [server.get().data for _ in range(200)] == ["first", *range(199, 0, -1)]
+    assert [server.get().data for _ in range(100)] == ["first", *range(99, 0, -1)]
     with pytest.raises(ConnectionError):
         server.get()
 

@@ -70,7 +70,7 @@ def test_put_refuses_what_the_peer_does_not_allow(pair: Pair) -> None:
         server.put(Job(), client.id)
     assert caught.value.peer == client.id
     # All other objects arrive.
-    values = [Fraction(1, 3), ValueError("no"), b"\x94\x93\x94" * 10, list(range(100_000))]
+    values = [Fraction(1, 3), ValueError("no"), b"\x94\x93\x94" * 10, list(range(10_000))]
     for value in [*values, np.arange(8), {"array": np.zeros(100_000)}]:
         client.put(value).result(WAIT_S)
         assert repr(server.get(timeout=WAIT_S).data) == repr(value)
