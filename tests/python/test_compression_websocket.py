@@ -104,7 +104,7 @@ def test_others_are_served_while_a_message_is_decoded(serve: Serve) -> None:
         ends: list[Any] = []
 
         def send() -> None:
-            bomb.send(" " * 40_000_000)
+            bomb.send(" " * 16_000_000)
             ends.append(json.loads(bomb.recv())["error"]["code"])
 
         sender = threading.Thread(target=send)

@@ -173,7 +173,7 @@ def values_of(sort: str, kind: Any, fields: list[Field]) -> st.SearchStrategy[tu
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_function_receives_what_the_constructor_makes(data: st.DataObject) -> None:
     made = data.draw(classes())
     written, expected = data.draw(made.values)

@@ -55,7 +55,9 @@ def read_frame(peer: Peer) -> tuple[int, bytes]:
         [length] = struct.unpack(">Q", peer.take(8))
     key = peer.take(4)
     payload = peer.take(length)
-    return first & 0xF, bytes(byte ^ key[at % 4] for at, byte in enumerate(payload))
+    mask = (key * (length // 4 + 1))[:length]
+    number = int.from_bytes(payload) ^ int.from_bytes(mask)
+    return first & 0xF, number.to_bytes(length)
 
 
 def read_call(peer: Peer) -> Any:

@@ -31,7 +31,7 @@ from pickled import load, whole
 from ucall import queue as nq
 from ucall.queue import PickleSerializer
 
-EXAMPLES = int(os.environ.get("UCALL_PICKLE_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("UCALL_PICKLE_EXAMPLES", "60"))
 MUTATIONS = 50 * EXAMPLES
 
 specification = importlib.util.spec_from_file_location(
