@@ -154,7 +154,7 @@ LATER = """
 @server(threads=True)
 def extend() -> str:
     try:
-        server.batch(processes=3)(later)
+        server.batch(processes=2)(later)
     except RuntimeError as failure:
         return str(failure)
     return "added"

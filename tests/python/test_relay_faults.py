@@ -94,6 +94,8 @@ class Load:
                 self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
                 assert sorted(reply["id"] for reply in replies) == numbers
                 self.replies.update((reply["id"], reply) for reply in replies)
+                # Errors may come at once.
+                self._stops.wait(0.001)
 
 
 def loads(port: int, method: str = "up.run") -> list[Load]:

@@ -111,7 +111,7 @@ def _await_idle(target: traffic.Target) -> None:
     """Waits until the last, idle connections have reached their time limit."""
     give_up_at = time.monotonic() + traffic.PATIENCE_S
     while traffic.connections(target) > 1 and time.monotonic() < give_up_at:
-        time.sleep(0.1)
+        time.sleep(0.5)
 
 
 def _watch(servers: list[Served], targets: list[traffic.Target], seconds: float) -> None:
