@@ -138,14 +138,18 @@ def test_clients_over_raw_tcp_learn_of_a_drain(engine: str) -> None:
             wire.send(request("hold"))
             let_read(port)
             process.send_signal(signal.SIGTERM)
-            count = 2
-            while not _refuses(wire):
+            refused: list[bool] = []
+
+            def refuses() -> bool:
+                refused.append(_refuses(wire))
                 assert wire.drain_notices in ([], [ANNOUNCED])
-                count += 1
+                return refused[-1]
+
+            assert eventually(refuses)
             send_line(process)
             assert json.loads(wire.line())["result"] == "held"
             assert wire.rest() == b""
-            read = b'{"jsonrpc":"2.0","method":"$/drain","params":{"read":%d}}' % (count + 1)
+            read = b'{"jsonrpc":"2.0","method":"$/drain","params":{"read":%d}}' % (2 + len(refused))
             assert wire.drain_notices == [ANNOUNCED, read]
             assert (idle.rest(), idle.drain_notices) == (b"", [ANNOUNCED])
             # HTTP has no messages that answer no request.

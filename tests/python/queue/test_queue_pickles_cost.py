@@ -297,7 +297,7 @@ def test_the_limits_have_limits() -> None:
     assert len(load(deep, PickleSerializer(max_depth=10_000))) == 1
 
 
-def blocks_kept(make: Any, count: int = 2000) -> int:
+def blocks_kept(make: Any, count: int = 1000) -> int:
     """Bytes that stay allocated for each of so many loads, after some to begin with."""
     for number in range(50):
         load(make(number))
