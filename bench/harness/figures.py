@@ -4,7 +4,9 @@ A machine's speed drifts, so contenders run in turns, every second round in reve
 ratio is taken within a round.
 """
 
+import functools
 import json
+import operator
 import random
 import statistics
 import sys
@@ -46,14 +48,23 @@ def spread(values: Sequence[float]) -> Spread | None:
 def interval(values: Sequence[float]) -> Spread | None:
     """The median with its 95% interval, by bootstrap: the medians of resamples with replacement.
     The same for the same values."""
-    if not values:
-        return None
-    chosen = random.Random(len(values))
-    medians = sorted(
-        statistics.median(chosen.choices(values, k=len(values))) for _ in range(RESAMPLES)
-    )
+    return _interval(tuple(values)) if values else None
+
+
+@functools.cache
+def _interval(values: tuple[float, ...]) -> Spread:
+    medians = sorted(statistics.median(pick(values)) for pick in _resamples(len(values)))
     tail = round(RESAMPLES * (1 - CONFIDENCE) / 2)
     return Spread(statistics.median(values), medians[tail], medians[-1 - tail])
+
+
+@functools.cache
+def _resamples(count: int) -> list[Callable[[Sequence[float]], Sequence[float]]]:
+    """Functions, each of which picks as many of so many values, with replacement."""
+    chosen = random.Random(count)
+    picked = (chosen.choices(range(count), k=count) for _ in range(RESAMPLES))
+    # Of one index, itemgetter would return the value alone.
+    return [operator.itemgetter(*indices, *indices[: count == 1]) for indices in picked]
 
 
 def log(text: str) -> None:
