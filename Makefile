@@ -181,7 +181,7 @@ docs: .site/stamp ## Build the documentation in .site/, and check its links and 
 	@$(PY) tools/c-reference.py
 	@$(PY) -m bench report --pages
 	@UCALL_PACKAGES="$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" \
-		.bench/docs/bin/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --jobs auto \
+		.bench/docs/bin/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env \
 		-c docs/site -d .site/doctrees . .site/html
 	@touch $@
 	@echo "docs: .site/html/index.html"
