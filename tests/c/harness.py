@@ -1,6 +1,7 @@
 """Builds C programs against the library, runs them, and calls them."""
 
 import contextlib
+import functools
 import json
 import os
 import selectors
@@ -63,6 +64,16 @@ def static_library() -> Path:
     return LIBRARY
 
 
+@functools.cache
+def rust_linker() -> Path | None:
+    """The folder of Rust's copy of LLVM's linker, which takes a third of the time of GNU's; none if
+    the toolchain has none, or for the release, which is linked as users link it."""
+    if PROFILE == "release":
+        return None
+    root = Path(run(["rustc", "--print", "sysroot"], cwd=ROOT).strip())
+    return next(root.glob("lib/rustlib/*/bin/gcc-ld"), None)
+
+
 def linked_library() -> Path:
     """The library as it is installed, which takes half the time to link."""
     output = BUILT / "libucall.a"
@@ -92,6 +103,8 @@ def build(source: Path, output: Path, flags: Sequence[str] = ("-O2",)) -> Path:
         require_header("uv.h")
         more = ["-luv"]
     command = [*compiler_for(source), *STRICT, *flags, "-I", INCLUDE, source, linked_library()]
+    folder = rust_linker()
+    more += ["-fuse-ld=lld", f"-B{folder}"] if folder else []
     run([*command, *more, *SYSTEM_LIBRARIES, "-o", output])
     return output
 
