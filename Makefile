@@ -272,6 +272,9 @@ test-c: $(STAMPS)/test-tools test-programs ## Run the tests of the C library and
 	$(CARGO) build $(TESTED)
 	$(TEST_C)
 
+# Its tests wait for little, so more processes would only start more often.
+test-c test-c-release: TEST_PROCESSES := $(if $(filter 0,$(TEST_PROCESSES)),0,3)
+
 # Otherwise a busy machine would compile its programs for longer than a test may take.
 TEST_C = PYTHONPATH=tests $(PY) tests/c/build.py && \
 	$(RUN_TESTS) pytest $(AT_ONCE) --dist=loadfile $(VARIANTS) $(PYTEST_FLAGS) --timeout=300 tests/c
