@@ -18,6 +18,7 @@ async def stream(generator: AsyncGenerator[object, None], sink: _core.ItemSink) 
         async for item in generator:
             if put(item):
                 await sink.room()
+                sink.begin_slice()
     finally:
         await generator.aclose()
 

@@ -59,6 +59,11 @@ impl ItemSink {
             Some(_) => asyncio.call_method1(intern!(py, "sleep"), (0,)),
         }
     }
+
+    /// Begins a slice: the task goes on after it has awaited `room`.
+    fn begin_slice(&self) {
+        self.stream.begin_slice();
+    }
 }
 
 /// The exception that ends the task: the report of its failure recognises `Unwritable`.

@@ -21,8 +21,8 @@ pub(super) struct StreamState {
     pub(super) waiter: Option<Waiter>,
     /// The task that runs the generator.
     pub(super) task: Option<Py<PyAny>>,
-    /// When the generator has last waited.
-    pub(super) waited_at: Moment,
+    /// When the generator went on after its last wait; `None` if its next item begins a slice.
+    pub(super) slice_began: Option<Moment>,
     /// Those of a function with slots.
     pub(super) slots: Option<SlotTable>,
 }
@@ -46,7 +46,7 @@ pub(crate) enum Progress {
 
 impl StreamState {
     #[inline]
-    pub(super) fn progress(&self, executor: Executor) -> Progress {
+    pub(super) fn progress(&mut self, executor: Executor) -> Progress {
         match self.readiness() {
             Progress::Continue if executor == Executor::Task && self.has_used_slice() => {
                 Progress::Wait
@@ -68,9 +68,10 @@ impl StreamState {
         }
     }
 
-    /// Whether a task has gone on for long since it has waited.
-    fn has_used_slice(&self) -> bool {
-        Clock::COARSE.now().nanos_since(self.waited_at) >= TASK_SLICE_NANOS
+    /// Whether a task has gone on for long since its wait ended.
+    fn has_used_slice(&mut self) -> bool {
+        let now = Clock::COARSE.now();
+        now.nanos_since(*self.slice_began.get_or_insert(now)) >= TASK_SLICE_NANOS
     }
 
     /// Changes a call, unless it has ended.

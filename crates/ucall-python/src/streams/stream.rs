@@ -94,10 +94,10 @@ impl Stream {
         slots: Option<SlotTable>,
     ) -> Self {
         let executor = procedure.mode.executor().unwrap_or(Executor::Inline);
-        let (open, waited_at) = (calls.len(), Clock::COARSE.now());
+        let (open, slice_began) = (calls.len(), Some(Clock::COARSE.now()));
         let has_slots = slots.is_some();
         let state =
-            StreamState { calls, open, full: 0, waiter: None, task: None, waited_at, slots };
+            StreamState { calls, open, full: 0, waiter: None, task: None, slice_began, slots };
         let (state, changed) = (Mutex::new(state), Condvar::new());
         Self { procedure, context, executor, keys, has_slots, state, changed }
     }
@@ -258,11 +258,16 @@ impl Stream {
     /// until others have run.
     pub(crate) fn set_waiter(&self, waiter: Waiter) -> Option<Waiter> {
         let mut state = self.state();
-        state.waited_at = Clock::COARSE.now();
+        state.slice_began = None;
         match state.readiness() {
             Progress::Wait => state.waiter.replace(waiter),
             Progress::Continue | Progress::End => Some(waiter),
         }
+    }
+
+    /// The task goes on after it has waited.
+    pub(super) fn begin_slice(&self) {
+        self.state().slice_began = Some(Clock::COARSE.now());
     }
 
     /// Waits for room, or until no call is open. Returns what the generator does then. The thread
@@ -284,7 +289,7 @@ impl Stream {
     pub(crate) fn take_items(&self, key: CallKey, items: &mut Items) -> Option<Waiter> {
         let mut state = self.state();
         state.change(key, |call| mem::swap(&mut call.waiting, items))?;
-        state.waited_at = Clock::COARSE.now();
+        state.slice_began = None;
         state.release(key);
         self.wake(&mut state)
     }
@@ -297,7 +302,7 @@ impl Stream {
     ) -> (Vec<Py<PyAny>>, Option<Waiter>) {
         let mut state = self.state();
         let items = state.change(key, |_| awaited.take_items());
-        state.waited_at = Clock::COARSE.now();
+        state.slice_began = None;
         // Another call may have the record of one that has ended.
         (items.unwrap_or_else(|| awaited.take_items()), self.wake(&mut state))
     }
