@@ -113,7 +113,8 @@ class Python(subprocess.Popen[Any]):
 
     def _execute_child(self, *given: Any) -> None:
         how = dict(zip(_EXECUTE, given, strict=True))
-        command = [os.fspath(word) for word in how["args"]]
+        # Members of a `StrEnum` become plain words.
+        command = [str.__str__(os.fspath(word)) for word in how["args"]]
         assert command[0] == sys.executable
         words = command[2:] if command[1] == "-u" else command[1:]
         kind, what, arguments = "", words[0], words
