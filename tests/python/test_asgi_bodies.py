@@ -1,10 +1,11 @@
-"""Bodies of requests that reach a mounted application while they arrive."""
+"""Bodies of requests and responses that a mounted application has in parts."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -174,3 +175,31 @@ def test_a_body_arrives_though_its_request_is_the_only_one_that_may_run(engine: 
         wire.send(head(300_000) + b"x" * 300_000 + http(b"", target="/a"))
         assert wire.reply()[2] == b"300000"
         assert wire.reply()[2] == b"0"
+
+
+def test_an_application_that_computes_for_long_lets_others_run_after_each_part(engine: str) -> None:
+    turns: list[int] = []
+
+    async def others() -> None:
+        while True:
+            turns[-1] += 1
+            await asyncio.sleep(0)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        await send({"type": "http.response.start", "status": 200})
+        # Too long to wait for the end of the response.
+        await send({"type": "http.response.body", "body": b"x" * 70_000, "more_body": True})
+        turns.append(0)
+        task = asyncio.create_task(others())
+        for _ in range(8):
+            time.sleep(0.02)
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            turns.append(0)
+        task.cancel()
+        await send({"type": "http.response.body"})
+
+    with mounted(engine, app) as server, Wire(server.port) as wire:
+        wire.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert wire.rest().count(b"x") == 70_008
+    assert len(turns) == 9 and all(turns[:8]), turns

@@ -101,7 +101,7 @@ impl Awaitable {
                 return Ok(awaited?.unbind());
             }
             let value = match &then {
-                Then::Send(exchange) => exchange.check_sent().map(|()| py.None())?,
+                Then::Send(exchange) => exchange.go_on().map(|()| py.None())?,
                 Then::Receive(exchange) => match exchange.next_message(py)? {
                     Some(message) => message.into_any().unbind(),
                     None => {

@@ -196,6 +196,14 @@ impl Exchange {
         Ok(())
     }
 
+    /// The application goes on after it has waited in `send`.
+    pub(super) fn go_on(&self) -> PyResult<()> {
+        if let Output::Caller(call) = &self.state().output {
+            call.begin_slice();
+        }
+        self.check_sent()
+    }
+
     /// Takes a message of the application.
     pub(super) fn send<'py>(
         &self,

@@ -41,6 +41,11 @@ impl StreamedCall {
         self.stream.report_outcome(py, self.key.token, DeferredOutcome::TakesBody);
     }
 
+    /// The task goes on after it has awaited [`StreamedCall::room`].
+    pub(crate) fn begin_slice(&self) {
+        self.stream.begin_slice();
+    }
+
     /// When there is room for the next part.
     pub(crate) fn room<'py>(&self, py: Python<'py>, event_loop: &Py<PyAny>) -> PyResult<Room<'py>> {
         if self.stream.progress() == Progress::End {
