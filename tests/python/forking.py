@@ -1,7 +1,8 @@
 """Programs in Python that begin in milliseconds: a process that has imported the package forks.
 
 A new interpreter that imports the package takes ten times the processor's time. Programs that test
-how an interpreter or an import begins need one: `subprocess.Popen`.
+how an interpreter or an import begins, or how an interpreter ends, need one: `subprocess.Popen`, or
+`new_interpreter` of harness.py.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from harness import Wire, eventually, http, listening_port, program, request, send_line
+from harness import Wire, eventually, http, listening_port, new_interpreter, request, send_line
 
 BEGIN = """
 import ctypes, gc, importlib, os, signal, sys, threading, time
@@ -30,7 +30,7 @@ Server = importlib.import_module("ucall." + sys.argv[1]).Server
 @contextmanager
 def served(source: str, engine: str, tmp_path: Path) -> Iterator[tuple[Any, int]]:
     """A process of a program that serves a store, and its port, which it prints or `run` does."""
-    with program(BEGIN + source, engine, str(tmp_path / "kv")) as process:
+    with new_interpreter(BEGIN + source, engine, str(tmp_path / "kv")) as process:
         is_printed = "print(server.port)" in source
         yield process, int(process.stdout.readline()) if is_printed else listening_port(process)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from serving import Serve
 
-from harness import Wire, eventually, program, request, send_line
+from harness import Wire, eventually, new_interpreter, program, request, send_line
 
 
 class RaisingException(Exception):
@@ -279,7 +279,7 @@ if how == "del": del server
 
 @pytest.mark.parametrize("how", ["end", "exit", "raise", "_exit", "stop", "del"])
 def test_the_interpreter_may_exit_under_load(engine: str, how: str) -> None:
-    with program(LOADED, engine, how) as process:
+    with new_interpreter(LOADED, engine, how) as process:
         port = int(process.stdout.readline())
         stop = threading.Event()
         answered = [0] * 6

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from harness import Wire, let_read, program, request, send_line
+from harness import Wire, let_read, new_interpreter, request, send_line
 
 #: Makes finalisation slow, as in a large program, and lets other threads run during it.
 LINGERING = """
@@ -55,7 +55,7 @@ print("returned", flush=True)
 
 @pytest.mark.parametrize("method", ["block", "decode", "batch"])
 def test_pool_threads_return_at_any_moment(engine: str, method: str) -> None:
-    with program(LINGERING + STUCK, engine) as process:
+    with new_interpreter(LINGERING + STUCK, engine) as process:
         port = int(process.stdout.readline())
         with Wire(port) as wire:
             for number in range(32):
@@ -90,7 +90,7 @@ sys.stdin.readline()
 
 @pytest.mark.parametrize("method", ["block", "block_late"])
 def test_a_server_in_a_daemon_thread_stops(engine: str, method: str) -> None:
-    with program(LINGERING + DAEMON, engine) as process:
+    with new_interpreter(LINGERING + DAEMON, engine) as process:
         with Wire(int(process.stdout.readline())) as wire:
             wire.send(request(method, [0.3]))
             time.sleep(0.1)
@@ -118,7 +118,7 @@ sys.stdin.readline()
 
 
 def test_calls_in_a_pool_finish_when_the_program_ends(engine: str) -> None:
-    with program(LINGERING + BACKGROUND, engine) as process:
+    with new_interpreter(LINGERING + BACKGROUND, engine) as process:
         port = int(process.stdout.readline())
         with Wire(port) as wire:
             wire.send(request("block", [0.3]))
@@ -131,7 +131,7 @@ def test_calls_in_a_pool_finish_when_the_program_ends(engine: str) -> None:
 
 def test_a_stuck_call_does_not_block_exit(engine: str) -> None:
     source = STUCK.replace("time.sleep(seconds)\n", "time.sleep(1000)\n", 1)
-    with program(LINGERING + source, engine) as process:
+    with new_interpreter(LINGERING + source, engine) as process:
         port = int(process.stdout.readline())
         with Wire(port) as wire:
             wire.send(request("block", [1]))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness import Wire, eventually, program, request, without_address
+from harness import Wire, eventually, new_interpreter, program, request, without_address
 
 SOURCE = """
 import importlib, signal, sys, time, ucall
@@ -158,7 +158,7 @@ sys.stdin.readline()
 @pytest.mark.parametrize("how", ["start", "thread"])
 def test_a_background_server_stops_with_its_program(how: str) -> None:
     process: Any
-    with program(BACKGROUND, how) as process, Wire(int(process.stdout.readline())) as wire:
+    with new_interpreter(BACKGROUND, how) as process, Wire(int(process.stdout.readline())) as wire:
         assert wire.result("one") == 1
         _, errors = process.communicate(timeout=60)
         assert (process.returncode, without_address(errors)) == (0, "")

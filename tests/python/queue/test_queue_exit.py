@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pairs import Pairs
 
-from harness import program
+from harness import new_interpreter
 from ucall import queue as nq
 
 WAIT_S = 60
@@ -146,7 +146,7 @@ def test_a_program_delivers_what_a_dropped_queue_has(pairs: Pairs) -> None:
     server = pairs.server(transport_size=1 << 16)
     host, port = server.address or server.options.netloc
     options = nq.BrokerOptions() if pairs.protocol in ("tcp", "grpc") else server.options.broker
-    with program(DROPPED, pairs.protocol, host, str(port), options.topic) as process:
+    with new_interpreter(DROPPED, pairs.protocol, host, str(port), options.topic) as process:
         for _ in range(300):
             assert server.get(timeout=WAIT_S).data == bytes(20_000)
         output = process.communicate(timeout=WAIT_S)
@@ -154,7 +154,7 @@ def test_a_program_delivers_what_a_dropped_queue_has(pairs: Pairs) -> None:
 
 
 def test_ctrl_c_interrupts_only_the_wait(tmp_path: Path) -> None:
-    with program(BEGINNING + INTERRUPTED, "tcp", "") as process:
+    with new_interpreter(BEGINNING + INTERRUPTED, "tcp", "") as process:
         assert process.stdout.readline() == "waits\n"
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=WAIT_S)
