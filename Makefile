@@ -278,8 +278,8 @@ test-c: $(STAMPS)/test-tools test-programs ## Run the tests of the C library and
 test-c test-c-release: TEST_PROCESSES := $(if $(filter 0,$(TEST_PROCESSES)),0,3)
 
 # Otherwise a busy machine would compile its programs for longer than a test may take.
-TEST_C = PYTHONPATH=tests $(PY) tests/c/build.py && \
-	$(RUN_TESTS) pytest $(AT_ONCE) --dist=loadfile $(VARIANTS) $(PYTEST_FLAGS) --timeout=300 tests/c
+TEST_C = PYTHONPATH=tests $(PY) tests/c/build.py $(VARIANTS) && \
+	$(RUN_TESTS) pytest $(AT_ONCE) --dist=loadfile $(VARIANTS) $(PYTEST_FLAGS) tests/c
 
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 .PHONY: lint-workflows

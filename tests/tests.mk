@@ -1,5 +1,8 @@
 # Tests that take minutes, or that need more than `make test` does.
 
+# For tests that take longer than what hangs.
+LONG := --override-ini=faulthandler_timeout=1800
+
 # Otherwise each test runs on one engine, see tests/selection.py. This includes their prerequisites.
 conformance leaks security-table test-slow test-udp-flood test-udp-long test-xdp: \
 	override PYTEST_FLAGS += --both-engines
@@ -18,6 +21,7 @@ test-loom: #: Run the mailbox and the wakeups in every interleaving of their thr
 
 # `make test-c` links the build of the tests, which has checks of its own.
 .PHONY: test-c-release
+test-c-release: override VARIANTS :=
 test-c-release: export UCALL_C_PROFILE := release
 test-c-release: $(STAMPS)/test-tools test-programs c-library #: Run the tests of the C library against its release
 	$(TEST_C)
@@ -41,13 +45,13 @@ fuzz: setup ## Fuzz every parser for a minute, on nightly (SECONDS_EACH=60 TARGE
 
 .PHONY: test-many-servers
 test-many-servers: setup #: Kill, drain and restart servers under the load of a client for a minute each
-	UCALL_MANY_SERVERS_SECONDS=60 $(PY) -m pytest -q --numprocesses 2 --timeout 600 \
+	UCALL_MANY_SERVERS_SECONDS=60 $(PY) -m pytest -q --numprocesses 2 $(LONG) \
 		tests/python/test_many_servers.py tests/python/test_nats_many.py \
 		tests/python/test_lost_packets.py
 
 .PHONY: test-worker-deaths
 test-worker-deaths: setup #: Kill workers for a minute, and report how long new connections wait
-	UCALL_WORKER_DEATHS_SECONDS=60 $(PY) -m pytest -q -s --both-engines --timeout 600 \
+	UCALL_WORKER_DEATHS_SECONDS=60 $(PY) -m pytest -q -s --both-engines $(LONG) \
 		tests/python/test_worker_connections.py -k all_the_time
 
 NATS_TOOL := github.com/nats-io/natscli/nats@v0.5.1
@@ -86,7 +90,7 @@ test-torch: setup #: Install PyTorch, some gigabytes, and test queues that carry
 
 .PHONY: leaks
 leaks: setup #: Make a million calls of every kind on each engine, and count leaks
-	UCALL_LEAK_CALLS=1000000 UCALL_ARRAY_CALLS=100 $(PY) -m pytest $(PYTEST_FLAGS) -s \
+	UCALL_LEAK_CALLS=1000000 UCALL_ARRAY_CALLS=100 $(PY) -m pytest $(PYTEST_FLAGS) $(LONG) -s \
 		tests/python/test_leaks.py tests/python/test_array_memory.py
 
 SANITIZED := --locked --package ucall-buffer --package ucall-engine --package ucall-server \
@@ -125,7 +129,7 @@ security-table: setup #: Test every bad input, and write the tables in docs/bad-
 .PHONY: conformance
 conformance: test-conformance #: Run these and testssl.sh, which takes minutes
 	@tools/install-test-programs.sh conformance
-	$(PY) -m pytest $(PYTEST_FLAGS) --timeout 900 tests/conformance/test_tls.py
+	$(PY) -m pytest $(PYTEST_FLAGS) $(LONG) tests/conformance/test_tls.py
 
 .PHONY: test-xdp
 test-xdp: setup #: Run the tests of AF_XDP, by sudo unless as root
@@ -135,11 +139,11 @@ test-xdp: setup #: Run the tests of AF_XDP, by sudo unless as root
 DATAGRAMS ?= 1000000
 .PHONY: test-udp-flood
 test-udp-flood: setup #: Compare delays over TCP with those during a flood of forged datagrams
-	UDP_FLOOD_DATAGRAMS=$(DATAGRAMS) $(PY) -m pytest $(PYTEST_FLAGS) -s tests/python/test_udp_flood.py
+	UDP_FLOOD_DATAGRAMS=$(DATAGRAMS) $(PY) -m pytest $(PYTEST_FLAGS) $(LONG) -s tests/python/test_udp_flood.py
 
 .PHONY: test-udp-long
 test-udp-long: setup #: Make 100,000 calls over UDP that lose 5% of the datagrams, on each engine
-	UDP_CALLS=100000 $(PY) -m pytest $(PYTEST_FLAGS) --timeout 1800 tests/python/test_udp.py -k bad_network
+	UDP_CALLS=100000 $(PY) -m pytest $(PYTEST_FLAGS) $(LONG) tests/python/test_udp.py -k bad_network
 
 .PHONY: test-autobahn
 test-autobahn: setup #: Run Autobahn's fuzzing client for WebSocket (PYTHON2=/path/to/python2.7)
@@ -154,7 +158,7 @@ test-browser: docs conformance-programs test-programs #: Install Chromium and Pl
 .PHONY: test-site
 test-site: docs test-programs #: Check all pages of the site in Chromium, after `make test-browser`; pictures in .site/pictures
 	@mkdir -p .site/pictures
-	SITE_PICTURES=$(abspath .site/pictures) $(PY) -m pytest $(PYTEST_FLAGS) --timeout 1800 \
+	SITE_PICTURES=$(abspath .site/pictures) $(PY) -m pytest $(PYTEST_FLAGS) $(LONG) \
 		--numprocesses 2 tests/javascript/test_site.py
 
 .PHONY: test-prometheus
@@ -175,7 +179,7 @@ walk: $(STAMPS)/venv #: Count the functions and files that one call in C passes 
 
 .PHONY: test-batch-kills
 test-batch-kills: setup #: Kill the processes of batches under load, each two seconds for a minute
-	UCALL_BATCH_KILL_SECONDS=60 $(PY) -m pytest --both-engines \
+	UCALL_BATCH_KILL_SECONDS=60 $(PY) -m pytest --both-engines $(LONG) \
 		tests/python/test_batch_process_faults.py -k killed_under_load
 
 .PHONY: test-queue-long test-store-kills
@@ -183,13 +187,13 @@ test-batch-kills: setup #: Kill the processes of batches under load, each two se
 OUTAGE_S = 300
 test-queue-long: setup .bench/bin/nats-server #: Test queues with 100,000 messages through cuts, kills and killed brokers, 4 GiB, 1,000 clients, an outage
 	UCALL_QUEUE_AWAY_S=$(OUTAGE_S) UCALL_QUEUE_EXPIRE_S=30 $(PY) -m pytest --verbose \
-		-n 8 tests/python/queue/test_queue_outage.py -k accounted_for
+		$(LONG) -n 8 tests/python/queue/test_queue_outage.py -k accounted_for
 	PATH=$(abspath .bench/bin):$$PATH UCALL_QUEUE_MESSAGES=100000 UCALL_QUEUE_LONG=1 \
-		$(PY) -m pytest --verbose --capture=no \
+		$(PY) -m pytest --verbose --capture=no $(LONG) \
 		--durations=0 --durations-min=1 $(addprefix tests/python/queue/test_queue_, \
 		cuts.py kill.py kill_load.py jetstream_kill.py large.py)
 
 ROUNDS ?= 200
 test-store-kills: setup #: Kill the processes of a store in 200 rounds, and check all answers (ROUNDS=50)
-	UCALL_STORE_ROUNDS=$(ROUNDS) $(PY) -m pytest --verbose --capture=no \
+	UCALL_STORE_ROUNDS=$(ROUNDS) $(PY) -m pytest --verbose --capture=no $(LONG) \
 		tests/python/test_store_kills.py

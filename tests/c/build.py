@@ -1,4 +1,5 @@
-"""Builds the programs of the tests: python tests/c/build.py builds all, before the tests run.
+"""Builds the programs of the tests: python tests/c/build.py builds all, before the tests run, and
+with --first-variants all that `make test` runs.
 
 Otherwise, on a busy machine, a test would wait for a compiler, and tests have a time limit.
 """
@@ -81,7 +82,9 @@ def main() -> None:
     harness.linked_library()  # Before threads would do so at once.
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         jobs = [(GO, go_program)]
-        for name in VARIANTS:
+        # Under valgrind they are slow variants.
+        slow = {"valgrind"} if "--first-variants" in sys.argv else set()
+        for name in VARIANTS.keys() - slow:
             sources = [source for source in SOURCES if source.stem in USED[name]]
             jobs += [(source, partial(program, source, name)) for source in sources]
         list(threads.map(lambda job: _build(*job), jobs))

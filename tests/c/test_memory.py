@@ -18,8 +18,12 @@ LOADED = {
 }
 
 
-# Under valgrind all run on the posix engine, whatever the hash of their ids: see `watched_engine`.
-@pytest.fixture(params=[pytest.param("valgrind", marks=pytest.mark.one_of()), "sanitizers"])
+# Ten times as slow as the sanitizers. All run on the posix engine, whatever the hash of their ids:
+# see `watched_engine`.
+VALGRIND = pytest.param("valgrind", marks=[pytest.mark.one_of(), pytest.mark.slow])
+
+
+@pytest.fixture(params=["sanitizers", VALGRIND])
 def instrumented(request, built):
     """A function from a source to the command that runs it under a memory checker."""
     if request.param == "valgrind":

@@ -101,7 +101,10 @@ def program() -> str:
     return PROGRAM % {"nulls": "\n".join(nulls), "cases": "\n".join(cases)}
 
 
-@pytest.mark.parametrize("variant", ["plain", "valgrind", "sanitized"])
+SLOW = pytest.param("valgrind", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("variant", ["plain", "sanitized", SLOW])
 @pytest.mark.usefixtures("library")
 def test_misuse_never_crashes(tmp_path, variant):
     source = tmp_path / "misuse.c"

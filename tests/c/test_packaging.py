@@ -20,6 +20,7 @@ VERSION = re.search(r'^version = "(.*)"', (harness.ROOT / "Cargo.toml").read_tex
 MAJOR = VERSION.partition(".")[0]
 # CMake is asked for numbers alone.
 NUMBERS = VERSION.partition("-")[0]
+NEWER_STANDARDS = ["c++17", "c++20", "c++2b"]
 
 
 # A tarball of `make dist-c`, to test instead of what `make install-c` installs.
@@ -209,7 +210,10 @@ def test_the_header_is_clean_in_c(standard, tmp_path):
                  tmp_path / "alone.o"])  # fmt: skip
 
 
-@pytest.mark.parametrize("standard", ["c++98", "c++11", "c++17", "c++20", "c++2b"])
+@pytest.mark.parametrize(
+    "standard",
+    ["c++98", "c++11", *(pytest.param(it, marks=pytest.mark.slow) for it in NEWER_STANDARDS)],
+)
 def test_the_header_is_clean_in_cpp(standard, tmp_path):
     alone = tmp_path / "alone.cpp"
     headers = ["ucall.h"] if standard == "c++98" else ["ucall.h", "ucall.hpp"]
@@ -239,8 +243,7 @@ def serves(command: list, **how) -> None:
             assert client.call("sum", {"a": 2, "b": 3}) == 5
 
 
-@pytest.mark.parametrize("source", [SUM, LOGIN], ids=["c", "c++"])
-@pytest.mark.parametrize("kind", ["shared", "static"])
+@pytest.mark.parametrize(("kind", "source"), [("static", SUM), ("shared", LOGIN)], ids=["c", "c++"])
 def test_pkg_config(prefix, tmp_path, source, kind):
     require("pkg-config")
     environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}
@@ -334,6 +337,7 @@ def configure_and_build(cmake: str, folder: Path, *options: str) -> Path:
     return build
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", ["OFF", "ON"])
 def test_cmake_fetch_content(cmake, from_source, tmp_path, shared):
     project(tmp_path, FETCH.format(root=harness.ROOT))
@@ -343,6 +347,7 @@ def test_cmake_fetch_content(cmake, from_source, tmp_path, shared):
         serves([build / name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", ["OFF", "ON"])
 def test_cmake_find_package(cmake, prefix, tmp_path, shared):
     project(tmp_path, FIND.format(version=NUMBERS))
@@ -353,6 +358,7 @@ def test_cmake_find_package(cmake, prefix, tmp_path, shared):
         serves([build / name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["installed", "from source"])
 def test_the_cmake_project_of_the_examples(cmake, prefix, from_source, tmp_path, how):
     options = [*from_source, *([f"-DCMAKE_PREFIX_PATH={prefix}"] if how == "installed" else [])]
