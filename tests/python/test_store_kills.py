@@ -225,7 +225,6 @@ def workers(path: Path) -> Iterator[Served]:
         kill([*children(supervisor), supervisor])
 
 
-@pytest.mark.timeout(60 + 30 * ROUNDS)
 def test_histories_stay_linearizable_when_processes_are_killed(tmp_path: Path) -> None:
     clients = [Client(number) for number in range(CLIENTS)]
     checker = Checker(tmp_path / "kv")

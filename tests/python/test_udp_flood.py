@@ -106,7 +106,6 @@ def test_a_flood_of_forged_addresses_takes_bounded_memory(engine: str) -> None:
 
 
 @pytest.mark.skipif(not DATAGRAMS, reason="`make test-udp-flood` runs it on a quiet machine")
-@pytest.mark.timeout(600)
 def test_a_flood_delays_callers_over_tcp_little(engine: str) -> None:
     with program(SERVER, engine, str(64 << 20)) as server:
         port = int(server.stdout.readline())

@@ -84,7 +84,6 @@ def take(
         failures.append(error)
 
 
-@pytest.mark.timeout(3 * WAIT_S)
 @pytest.mark.parametrize(
     ("pairs", "trusted"),
     [*((name, False) for name in [*STREAMS, "shm", "mqtt", "grpc", "nats"]), ("shm", True)],

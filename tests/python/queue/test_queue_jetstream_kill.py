@@ -145,7 +145,6 @@ def brokers(folder: Path) -> Iterator[list[NatsServer]]:
             yield [node]
 
 
-@pytest.mark.timeout(3 * WAIT_S)
 def test_no_message_is_lost_and_repeats_are_marked(tmp_path: Path) -> None:
     if version() < (2, 10):
         pytest.skip("nats-server before 2.10 may stop delivering stored messages")

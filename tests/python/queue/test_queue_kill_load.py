@@ -123,7 +123,6 @@ def check(incarnations: list[Incarnation], ack: str) -> None:
     assert incarnations[-1][-1][0] == read_up_to == COUNT - 1
 
 
-@pytest.mark.timeout(3 * WAIT_S)
 @pytest.mark.parametrize("protocol", PROTOCOLS if LONG else ["tcp", "shm"])
 @pytest.mark.parametrize("ack", ["received", "taken", "explicit"])
 @pytest.mark.parametrize("killed", ["client", "server"])

@@ -47,7 +47,6 @@ print(int(peak[0].split()[1]) * 1024)
 """
 
 
-@pytest.mark.timeout(5 * WAIT_S)
 @pytest.mark.parametrize("pairs", THOUSAND, indirect=True)
 @pytest.mark.slow
 def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
@@ -74,7 +73,6 @@ def test_a_server_has_a_thousand_clients(pairs: Pairs) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.timeout(5 * WAIT_S)
 @pytest.mark.parametrize("protocol", ONE_LARGE_OVER)
 def test_a_large_message_takes_at_most_twice_its_size(
     protocol: str, tmp_path: Path, shared_broker: SharedBroker

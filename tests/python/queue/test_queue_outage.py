@@ -234,7 +234,6 @@ ABSENT = [(protocol, "server") for protocol in PROTOCOLS]
 ABSENT += [(protocol, "broker") for protocol in BROKERS]
 
 
-@pytest.mark.timeout(AWAY_S + 300)
 @pytest.mark.parametrize(
     ("pairs", "outage"), ABSENT, indirect=True, ids=[f"{it[0]}, {it[1]} away" for it in ABSENT]
 )
