@@ -233,15 +233,26 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def ended_by_sigterm(process: subprocess.Popen) -> bool:
-    """Sends the signal once a second: a server without a wakeup descriptor can miss a signal that
-    arrives just before it waits, and under valgrind often does."""
-    for _ in range(STOP_SECONDS_MAX):
-        if process.poll() is None:
-            signal_quietly(innermost_pid(process.pid), signal.SIGTERM)
+    """Sends the signal, and again each second that finds the server waiting: without a wakeup
+    descriptor it can miss a signal that arrives just before it waits, and under valgrind often
+    does. One that ends would be cut short by a second signal, and its count with it."""
+    for second in range(STOP_SECONDS_MAX):
+        pid = innermost_pid(process.pid)
+        if process.poll() is None and (second == 0 or waits(pid)):
+            signal_quietly(pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1)
             return True
     return False
+
+
+def waits(pid: int) -> bool:
+    """Whether all threads of a process sleep."""
+    states = []
+    for task in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            states.append(task.read_text().rpartition(")")[2].split()[0])
+    return all(state == "S" for state in states)
 
 
 def signal_quietly(pid: int, number: int) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.harness import request, usage
+from bench.harness import processes, request, usage
 from bench.sections import asgi, gate, sleepers, whole
 from bench.suite import drivers, exact, plan, rounds
 from bench.suite.rounds import order
@@ -215,3 +215,27 @@ def test_requests_are_sent_in_turn_and_their_replies_read(monkeypatch):
         exact.exchange_in_turn(listener.getsockname()[1], asked, 3)
         server.join()
     assert got == [b"first", b"other", b"first"]
+
+
+#: Ends by its second signal if it is ``"deaf"`` to the first, else 1.5 s of work after the first.
+ENDING = """
+import signal, sys, time
+handled = []
+signal.signal(signal.SIGTERM, lambda *_: handled.append(1))
+print("begins", flush=True)
+while len(handled) < 1 + (sys.argv[1] == "deaf"):
+    time.sleep(0.01)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+ends_at = time.monotonic() + 1.5
+while time.monotonic() < ends_at and sys.argv[1] == "busy":
+    pass
+"""
+
+
+@pytest.mark.parametrize("how", ["busy", "deaf"])
+def test_a_second_signal_is_for_a_server_that_waits_alone(how: str) -> None:
+    command = [sys.executable, "-c", ENDING, how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert processes.ended_by_sigterm(process)
+    assert process.returncode == 0
