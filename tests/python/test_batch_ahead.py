@@ -92,6 +92,7 @@ def test_an_urgent_call_overtakes_a_batch_ahead(
         began(paths[0])
         send(wire, "one", paths[1], 11)
         send(wire, "one", paths[2], 12, priority=1)
+        assert wire.result("connections") == 1  # The server has read the calls before.
         paths[0].touch()
         began(paths[2])
         assert not has_begun(paths[1])
