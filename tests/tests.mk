@@ -1,6 +1,6 @@
 # Tests that take minutes, or that need more than `make test` does.
 
-# For tests that take longer than what hangs.
+# Their tests may take half an hour each. pytest ends others after five minutes.
 LONG := --override-ini=faulthandler_timeout=1800
 
 # Otherwise each test runs on one engine, see tests/selection.py. This includes their prerequisites.

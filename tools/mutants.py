@@ -41,9 +41,9 @@ TREE = FOLDER / "tree"
 #: In the order in which they run: mutants of Python need the extension module without a change.
 KINDS = ["python", "extension", "rust", "library"]
 BUILD_MAX_S = 900
-#: A test that hangs has seen its mutant. pytest's own limit is lower.
+#: A test that hangs has seen its mutant. The limit of pytest is lower.
 HANGS_S = 120
-SHORT = ["--override-ini=faulthandler_timeout=60"]
+PYTEST_OPTIONS = ["-q", "--override-ini=faulthandler_timeout=60", "-p", "no:cacheprovider"]
 FAILED = {"pytest": 1, "cargo": 101}
 DEFINED = re.compile(r"\b(?:def|fn) (\w+)[(<]")
 #: What a runner prints of a test that ran.
@@ -240,7 +240,7 @@ def run_test(mutant: Mutant) -> tuple[bool, str]:
     """Whether the test fails, and its output."""
     command = mutant.test.split()
     if mutant.runner == "pytest":
-        command = [sys.executable, "-m", *command, "-q", "-x", *SHORT, "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", *command, "-x", *PYTEST_OPTIONS]
     status, output = run(*command, most_s=HANGS_S)
     # A crash has seen its mutant, too.
     if (status > 0 and status != FAILED[mutant.runner]) or status == -signal.SIGKILL:
@@ -276,7 +276,7 @@ def find_passed(tests: Iterable[str]) -> set[str]:
     """Those tests of pytest of which some variant passes and none fails, in one run of each of the
     folders of `tests/`, since their helpers share names."""
     nodes = [test.removeprefix("pytest ") for test in tests]
-    options = ["-q", "-rA", "--show-capture=no", *SHORT, "-p", "no:cacheprovider"]
+    options = ["-rA", "--show-capture=no", *PYTEST_OPTIONS]
     pytest = [sys.executable, "-m", "pytest", "--numprocesses", "2", "--dist", "worksteal"]
     outcomes: dict[str, set[str]] = {}
     for folder in sorted({Path(node).parts[1] for node in nodes}):

@@ -248,11 +248,11 @@ def ended_by_sigterm(process: subprocess.Popen) -> bool:
 
 def waits(pid: int) -> bool:
     """Whether all threads of a process sleep."""
-    states = []
-    for task in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):
-            states.append(task.read_text().rpartition(")")[2].split()[0])
-    return all(state == "S" for state in states)
+    try:
+        stats = [it.read_text() for it in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # A thread has ended.
+        return False
+    return all(it.rpartition(")")[2].split()[0] == "S" for it in stats)
 
 
 def signal_quietly(pid: int, number: int) -> None:

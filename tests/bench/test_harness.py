@@ -235,7 +235,7 @@ while time.monotonic() < ends_at and sys.argv[1] == "busy":
 @pytest.mark.parametrize("how", ["busy", "deaf"])
 def test_a_second_signal_is_for_a_server_that_waits_alone(how: str) -> None:
     command = [sys.executable, "-c", ENDING, how]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with processes.running(command, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         assert processes.ended_by_sigterm(process)
-    assert process.returncode == 0
+        assert process.returncode == 0

@@ -243,7 +243,15 @@ def serves(command: list, **how) -> None:
             assert client.call("sum", {"a": 2, "b": 3}) == 5
 
 
-@pytest.mark.parametrize(("kind", "source"), [("static", SUM), ("shared", LOGIN)], ids=["c", "c++"])
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("static", SUM),
+        ("shared", LOGIN),
+        pytest.param("shared", SUM, marks=pytest.mark.slow),
+        pytest.param("static", LOGIN, marks=pytest.mark.slow),
+    ],
+)
 def test_pkg_config(prefix, tmp_path, source, kind):
     require("pkg-config")
     environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}
